@@ -1,0 +1,140 @@
+"""Every hook, in one flat file: signature, types, when it runs, what it may do.
+
+The name says what a hook may do. `judge_*` may deny: synchronous, pure, returns `Verdict | None`, where None is "no
+opinion". `amend_request` returns amendments, never mutates. `resolve_name` and `supply_credential` return a value, or
+an awaitable of one where it takes I/O; they have a deadline. `open_inspector` opens a filter for one direction of one
+body. `connected`, `request_done`, `denied` and `export_audit` (past tense, or the audit) observe and can't change
+anything. A hook implementation may take any subset of the arguments, by name.
+
+Run by `seamgate.pipeline`; the plugins are found by `seamgate.registry`. docs/hooks.md repeats each signature and a
+test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import pluggy
+
+from seamgate.flow import Amendment, Direction, Guest, Headers, Request, Resolution, Response, Supply, Target
+from seamgate.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from seamgate.audit.record import AuditRecord
+
+PROJECT = "seamgate"
+
+F = TypeVar("F")
+hookspec = cast("Callable[[F], F]", pluggy.HookspecMarker(PROJECT))
+hookimpl = cast("Callable[[F], F]", pluggy.HookimplMarker(PROJECT))
+"""Marks a function or method as an implementation of the hook of the same name."""
+
+
+class Inspector(Protocol):
+    """A filter over one direction of one message: what it returns is what goes on.
+
+    Called in order: `head` once, `feed` for each piece, `finish` once at the clean end (never after a cut). It sees
+    bodies without transfer and content coding. It may hold bytes back, but gives them out by `flush` when the stream
+    pauses, so that an event stream is never delayed. An exception, or more than its time, ends the exchange with
+    `plugin_failed` or `plugin_overrun`.
+    """
+
+    def head(self, headers: Headers) -> Headers:
+        """Return the headers to pass on."""
+        ...
+
+    def feed(self, data: bytes) -> bytes:
+        """Take a piece of the body, return what may go on now."""
+        ...
+
+    def flush(self) -> bytes:
+        """The stream pauses: return what was held back, as far as that is safe."""
+        ...
+
+    def finish(self) -> bytes:
+        """The body is complete: return the rest."""
+        ...
+
+
+@hookspec
+def judge_connect(guest: Guest, target: Target) -> Verdict | None:  # type: ignore[empty-body]
+    """Judge a tunnel before anything is resolved: may this guest ask anything of this target?
+
+    DEFER says "its requests will be judged one by one"; ALLOW says the same for now.
+    """
+
+
+@hookspec
+def judge_request(request: Request) -> Verdict | None:  # type: ignore[empty-body]
+    """Judge a request before anything is resolved or sent.
+
+    Runs with the head, again with the body if any verdict was DEFER, and again after an amendment.
+    """
+
+
+@hookspec
+def amend_request(request: Request) -> Amendment | None:  # type: ignore[empty-body]
+    """Say which headers to set or remove on an allowed request. The result is judged again."""
+
+
+@hookspec
+def resolve_name(name: str) -> Resolution | Awaitable[Resolution | None] | None:
+    """Resolve a canonical name; the first plugin with an answer wins. The core checks the addresses afterwards.
+
+    Raises:
+        ResolveFailed: the name has no address; no further plugin is asked.
+    """
+
+
+@hookspec
+def supply_credential(request: Request, credential: str) -> Supply | Awaitable[Supply | None] | None:
+    """Supply the credential of this name for this request; the first plugin with an answer wins; nobody: denied.
+
+    Needs the capability `secrets`.
+
+    Raises:
+        CredentialError: it can't be supplied; the request is denied with the error's reason.
+    """
+
+
+@hookspec
+def open_inspector(  # type: ignore[empty-body]
+    request: Request, response: Response | None, direction: Direction, verdict: Verdict
+) -> Inspector | None:
+    """Open a filter for this direction of this exchange, or None. `verdict.inspect` names what the rule asks for.
+
+    Plugins with the capability `secrets` come first on responses, so that the others see redacted bytes.
+    """
+
+
+@hookspec
+def judge_response(request: Request, response: Response) -> Verdict | None:  # type: ignore[empty-body]
+    """Judge the head of a response before any of it reaches the guest. Only a denial has an effect."""
+
+
+@hookspec
+def connected(guest: Guest, target: Target, address: str) -> None:
+    """A new upstream session was opened: TCP to this validated address, and TLS verified if it is https."""
+
+
+@hookspec
+def request_done(record: AuditRecord) -> None:
+    """An exchange ended, well or not; this is its terminal record."""
+
+
+@hookspec
+def denied(record: AuditRecord) -> None:
+    """A request or tunnel was refused; this is its terminal record. Runs besides `request_done`."""
+
+
+@hookspec
+def export_audit(records: list[AuditRecord]) -> None:
+    """A batch of records is safely in the journal: send it on. Must not block; the journal stays the truth."""
+
+
+@hookspec
+def register_metrics(registry: Any) -> None:
+    """At start: add collectors to this `prometheus_client.CollectorRegistry`."""

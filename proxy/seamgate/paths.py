@@ -1,0 +1,84 @@
+"""Request paths in their one canonical form.
+
+The path that policy matches is the path that goes upstream, byte for byte. Whatever two parsers might read
+differently (dot segments in any spelling, empty segments, backslashes, path parameters, double encoding, control
+characters, bytes that are not UTF-8) is refused, never repaired. The one ambiguous escape that real clients need is
+%2F (npm's scoped packages, GitLab's project ids): it stays as it is, and policy lets it pass only where a rule says
+`encoded_slash: true`. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+
+from seamgate.errors import Reason, TargetError
+
+# Unreserved and sub-delims without ";", with ":" and "@" (RFC 3986 3.3).
+_PLAIN = re.compile(r"(?:/[A-Za-z0-9\-._~!$&'()*+,=:@]+)*/?\Z")
+_ALLOWED = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,=:@%/]*\Z")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?(?=([0-9A-Fa-f]{2})?)")
+_DOTS = re.compile(r"/\.{1,2}(?:/|\Z)")
+_QUERY = re.compile(r"[\x21\x22\x24-\x7e]*\Z")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+# "\" would split a segment for some origin, ";" begins parameters.
+_NEVER_ENCODED = frozenset("\\;")
+
+
+def canonical_path(text: str) -> str:
+    """Return the absolute path with escapes upper-case and only where needed (RFC 3986 6.2.2).
+
+    Args:
+        text: str of ASCII, as in the request target, without query.
+
+    Raises:
+        TargetError: with reason BAD_PATH; it is relative or ambiguous.
+    """
+    if _PLAIN.match(text) and "/." not in text and text:
+        return text
+    if not _ALLOWED.match(text):
+        raise _bad(text, "holds a character that a path may not hold as it is; percent-encode it")
+    path = _ESCAPE.sub(lambda match: _canonical_escape(match, text), text) if "%" in text else text
+    if "//" in path or "/%2F" in path or "%2F/" in path or "%2F%2F" in path:
+        raise _bad(text, "has an empty segment (//)")
+    if _DOTS.search(path.replace("%2F", "/")):
+        raise _bad(text, "has a dot segment; send the resolved path")
+    if "%" in path:
+        _check_utf8(path, text)
+    return path
+
+
+def _canonical_escape(match: re.Match[str], text: str) -> str:
+    digits = match.group(1)
+    if digits is None:
+        raise _bad(text, "has a % that is not followed by two hex digits")
+    code = int(digits, 16)
+    char = chr(code)
+    if char in _UNRESERVED:
+        return char
+    twice = char == "%" and match.group(2) is not None
+    if code < 0x20 or code == 0x7F or char in _NEVER_ENCODED or twice:
+        raise _bad(text, f"has the escape %{digits.upper()}, which origins read differently")
+    return f"%{digits.upper()}"
+
+
+def _check_utf8(path: str, text: str) -> None:
+    raw = re.sub(r"%([0-9A-F]{2})", lambda match: chr(int(match.group(1), 16)), path).encode("latin-1")
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _bad(text, "has escapes that are not UTF-8") from None
+
+
+def check_query(text: str) -> str:
+    """Return the query as it is.
+
+    Raises:
+        TargetError: with reason BAD_PATH; it holds white space, a control character, "#" or non-ASCII.
+    """
+    if not _QUERY.match(text):
+        raise TargetError("the query holds a character that must be percent-encoded", reason=Reason.BAD_PATH)
+    return text
+
+
+def _bad(text: str, why: str) -> TargetError:
+    return TargetError(f"the path {text[:80]!r} {why}", reason=Reason.BAD_PATH)
