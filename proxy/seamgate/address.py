@@ -7,7 +7,7 @@ What is canonical:
 - a name: ASCII letters, digits, hyphens and underscores in labels of 1 to 63, 253 in all, lower case, IDNA A-labels,
   at most one trailing dot, which is taken off; the last label is not all digits (RFC 3696 2, WHATWG URL 4.3: such a
   name would be read as an IPv4 number by some resolver);
-- an address: what `ipaddress` prints. Only dotted-quad IPv4 without leading zeros and bracketed IPv6 without zone are
+- an address: what `address_text` prints. Only dotted-quad IPv4 without leading zeros and bracketed IPv6 without zone are
   read; "0x7f.1", "2130706433", "127.1", "0177.0.0.1" are refused.
 """
 
@@ -28,6 +28,7 @@ _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{_LABEL}\.)*{_LABEL}\Z")
 _LAST_LABEL_IS_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0x[0-9a-f]*)\Z")
 _IPV4 = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z")
+_LONGEST_TEXT = 254  # 253 and the trailing dot; a name in other scripts only gets longer as A-labels
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -53,6 +54,8 @@ def canonical_name(text: str) -> str:
     Raises:
         TargetError: it is not a name, or an odd spelling of one.
     """
+    if len(text) > _LONGEST_TEXT:
+        raise TargetError(f"{text[:40]!r}... is not a host name: it has more than 253 characters")
     name = text[:-1] if text.endswith(".") else text
     name = name.lower() if name.isascii() else _to_a_labels(name)
     if not _NAME.match(name):
@@ -81,10 +84,19 @@ def canonical_address(text: str) -> str | None:
         return text
     if ":" in text and "%" not in text:
         try:
-            return str(ipaddress.IPv6Address(text))
+            return address_text(ipaddress.IPv6Address(text))
         except ValueError:
             return None
     return None
+
+
+def address_text(address: IPAddress) -> str:
+    """Return the one text form of an address (RFC 5952); IPv4-mapped ones end in a dotted quad (section 5).
+
+    `str` of a mapped address differs between Python 3.11 and 3.13, and what policies and audit hold must not.
+    """
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(address) if mapped is None else f"::ffff:{mapped}"
 
 
 @lru_cache(maxsize=65536)
@@ -168,7 +180,9 @@ _METADATA = frozenset(
     ipaddress.ip_address(text)
     for text in (
         "169.254.169.254", "169.254.170.2", "169.254.170.23", "169.254.169.253", "169.254.169.123",
+        "169.254.0.23", "169.254.42.42", "169.254.169.250", "100.96.0.96",
         "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254",
+        "fd00:ec2::253", "fd00:ec2::123", "fd00:42::42", "fe80::a9fe:a9fe",
     )
 )  # fmt: skip
 _SPECIAL: tuple[tuple[AddressClass, tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]], ...] = tuple(
@@ -185,7 +199,7 @@ _SPECIAL: tuple[tuple[AddressClass, tuple[ipaddress.IPv4Network | ipaddress.IPv6
             (
                 "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24",
                 "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
-                "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16",
+                "100::/64", "2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3ffe::/16", "3fff::/20", "5f00::/16",
             ),
         ),
     )

@@ -16,7 +16,9 @@ from seamgate.errors import Reason, TargetError
 # Unreserved and sub-delims without ";", with ":" and "@" (RFC 3986 3.3).
 _PLAIN = re.compile(r"(?:/[A-Za-z0-9\-._~!$&'()*+,=:@]+)*/?\Z")
 _ALLOWED = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,=:@%/]*\Z")
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?(?=([0-9A-Fa-f]{2})?)")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
+# Looked for after the escapes of plain characters are gone: "%25%32e" becomes "%252e".
+_TWICE = re.compile(r"%25[0-9A-Fa-f]{2}")
 _DOTS = re.compile(r"/\.{1,2}(?:/|\Z)")
 _QUERY = re.compile(r"[\x21\x22\x24-\x7e]*\Z")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -38,6 +40,8 @@ def canonical_path(text: str) -> str:
     if not _ALLOWED.match(text):
         raise _bad(text, "holds a character that a path may not hold as it is; percent-encode it")
     path = _ESCAPE.sub(lambda match: _canonical_escape(match, text), text) if "%" in text else text
+    if "%25" in path and _TWICE.search(path):
+        raise _bad(text, "has the escape %25 before two hex digits, which some origins decode twice")
     if "//" in path or "/%2F" in path or "%2F/" in path or "%2F%2F" in path:
         raise _bad(text, "has an empty segment (//)")
     if _DOTS.search(path.replace("%2F", "/")):
@@ -55,8 +59,7 @@ def _canonical_escape(match: re.Match[str], text: str) -> str:
     char = chr(code)
     if char in _UNRESERVED:
         return char
-    twice = char == "%" and match.group(2) is not None
-    if code < 0x20 or code == 0x7F or char in _NEVER_ENCODED or twice:
+    if code < 0x20 or code == 0x7F or char in _NEVER_ENCODED:
         raise _bad(text, f"has the escape %{digits.upper()}, which origins read differently")
     return f"%{digits.upper()}"
 
