@@ -1,0 +1,353 @@
+"""Runs the hooks: in the configuration's order, one by one, with name, clock and verdict of each; fails closed.
+
+Called by the exchange (and by `policy test`, `policy explain` and the plugin kit, so that they judge as the gateway
+does). pluggy finds and checks the hooks; calling them is done here, because its own calls lose names, results and
+order. The hooks of a generation are compiled once into tuples per stage, so that a stage that nobody implements costs
+a truth test.
+
+An exception in a plugin, or more time than its budget, denies with `plugin_failed` or `plugin_overrun`. Observers
+can't deny: their failures are counted and logged.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from seamgate import hookspecs
+from seamgate.errors import PluginError, Reason, SeamgateError
+from seamgate.flow import (
+    Amendment,
+    Direction,
+    Guest,
+    Request,
+    Resolution,
+    Response,
+    Step,
+    Supply,
+    Target,
+    apply_amendment,
+)
+from seamgate.hookspecs import Inspector
+from seamgate.registry import LoadedPlugin
+from seamgate.verdict import NO_OPINION, Effect, Verdict, deny, fold
+
+if TYPE_CHECKING:
+    from seamgate.audit.record import AuditRecord
+
+log = structlog.get_logger("seamgate.pipeline")
+
+DEFAULT_BUDGET_S = 0.25
+"""Wall time that one synchronous hook call may take: some 1,000 times what the built-in ones do, so that only a hang
+or an accidental scan trips it, and short enough that other guests are not starved."""
+
+_OUTCOMES = {Effect.DENY: "deny", Effect.DEFER: "defer", Effect.ALLOW: "allow"}
+
+
+class PluginStats:
+    """What one plugin's hook cost so far. Read by metrics and `plugins list`."""
+
+    __slots__ = ("calls", "failures", "hook", "overruns", "plugin", "total_ns")
+
+    def __init__(self, plugin: str, hook: str) -> None:
+        self.plugin = plugin
+        self.hook = hook
+        self.calls = 0
+        self.failures = 0
+        self.overruns = 0
+        self.total_ns = 0
+
+
+class _Call:
+    """One implementation of one hook, callable with the hook's arguments in the specification's order."""
+
+    __slots__ = ("function", "plugin", "stats")
+
+    def __init__(self, plugin: str, hook: str, function: Callable[..., Any], stats: PluginStats) -> None:
+        self.plugin = plugin
+        self.function = _positional(hook, function)
+        self.stats = stats
+
+
+def _positional(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapt a function that takes a subset of the arguments by name to all of them by position."""
+    every = tuple(inspect.signature(getattr(hookspecs, hook)).parameters)
+    wanted = tuple(inspect.signature(function).parameters)
+    if wanted == every:
+        return function
+    places = tuple(every.index(name) for name in wanted)
+    return lambda *arguments: function(*(arguments[place] for place in places))
+
+
+class Pipeline:
+    """The hooks of one generation. Immutable after construction, apart from its counters."""
+
+    def __init__(
+        self, plugins: Sequence[LoadedPlugin], *, generation: int = 1, budget_s: float = DEFAULT_BUDGET_S
+    ) -> None:
+        self.plugins = tuple(plugins)
+        self.generation = generation
+        self.stats: list[PluginStats] = []
+        self._budget_ns = int(budget_s * 1e9)
+        self._judge_connect = self._compile("judge_connect")
+        self._judge_request = self._compile("judge_request")
+        self._judge_response = self._compile("judge_response")
+        self._amend_request = self._compile("amend_request")
+        self._resolve_name = self._compile("resolve_name")
+        self._supply_credential = self._compile("supply_credential")
+        self._open_inspector = self._compile("open_inspector", secrets_first=True)
+        self._connected = self._compile("connected")
+        self._request_done = self._compile("request_done")
+        self._denied = self._compile("denied")
+        self._export_audit = self._compile("export_audit")
+        self._register_metrics = self._compile("register_metrics")
+
+    def __repr__(self) -> str:
+        return f"<Pipeline generation {self.generation}: {', '.join(plugin.name for plugin in self.plugins)}>"
+
+    def _compile(self, hook: str, *, secrets_first: bool = False) -> tuple[_Call, ...]:
+        plugins: Iterable[LoadedPlugin] = (plugin for plugin in self.plugins if hook in plugin.hooks)
+        if secrets_first:
+            plugins = sorted(plugins, key=lambda plugin: "secrets" not in plugin.capabilities)
+        calls = []
+        for plugin in plugins:
+            stats = PluginStats(plugin.name, hook)
+            self.stats.append(stats)
+            calls.append(_Call(plugin.name, hook, getattr(plugin.plugin, hook), stats))
+        return tuple(calls)
+
+    # -- what decides ------------------------------------------------------------------------------------------------
+
+    def judge_connect(self, guest: Guest, target: Target, steps: list[Step] | None = None) -> Verdict:
+        """Judge a tunnel: DEFER or ALLOW let it be opened, each of its requests is judged anyway."""
+        return self._judge("judge_connect", self._judge_connect, steps, guest, target)
+
+    def judge_request(self, request: Request, steps: list[Step] | None = None) -> Verdict:
+        """Judge a request in its present phase. DEFER: judge again with the body."""
+        return self._judge("judge_request", self._judge_request, steps, request)
+
+    def judge_response(self, request: Request, response: Response, steps: list[Step]) -> Verdict | None:
+        """Judge a response head. None unless a plugin denies."""
+        if not self._judge_response:
+            return None
+        verdict = self._judge("judge_response", self._judge_response, steps, request, response)
+        return verdict if verdict.effect is Effect.DENY and verdict is not NO_OPINION else None
+
+    def _judge(self, hook: str, calls: tuple[_Call, ...], steps: list[Step] | None, *arguments: object) -> Verdict:
+        """Ask each plugin, even after a denial, so that the audit record is whole; then fold."""
+        verdicts: list[Verdict] = []
+        for call in calls:
+            verdict, outcome, spent_ns = self._ask(call, arguments)
+            if verdict is not None:
+                verdicts.append(verdict)
+            if steps is not None:
+                steps.append(Step(call.plugin, hook, spent_ns / 1000, outcome))
+        return verdicts[0] if len(verdicts) == 1 else fold(verdicts)
+
+    def _ask(self, call: _Call, arguments: tuple[object, ...]) -> tuple[Verdict | None, str, int]:
+        """One call of one judge: its verdict, its outcome for the audit, its nanoseconds."""
+        stats = call.stats
+        stats.calls += 1
+        start = perf_counter_ns()
+        try:
+            verdict = call.function(*arguments)
+        except Exception as error:
+            stats.failures += 1
+            log.error("plugin failed", plugin=call.plugin, hook=stats.hook, error=type(error).__name__, exc_info=error)
+            return _failure(call.plugin, stats.hook), "failed", perf_counter_ns() - start
+        spent_ns = perf_counter_ns() - start
+        stats.total_ns += spent_ns
+        if spent_ns > self._budget_ns:
+            stats.overruns += 1
+            message = f"plugin {call.plugin} took {spent_ns // 1_000_000} ms in {stats.hook}"
+            return deny(message, reason=Reason.PLUGIN_OVERRUN), "overrun", spent_ns
+        if verdict is None:
+            return None, "none", spent_ns
+        if not isinstance(verdict, Verdict):
+            stats.failures += 1
+            return _failure(call.plugin, stats.hook), "failed", spent_ns
+        return verdict, _OUTCOMES[verdict.effect], spent_ns
+
+    # -- what changes ------------------------------------------------------------------------------------------------
+
+    @property
+    def amends(self) -> bool:
+        """Whether any plugin may amend requests."""
+        return bool(self._amend_request)
+
+    def amend_request(self, request: Request, steps: list[Step]) -> Request:
+        """Return the request with all amendments applied, in order.
+
+        Raises:
+            PluginError: a plugin failed; the request is denied.
+        """
+        for call in self._amend_request:
+            amendment = self._value(call, (request,), (Amendment,), steps, "amended")
+            if amendment is not None:
+                headers = apply_amendment(request.headers, amendment.set_headers, amendment.remove_headers)
+                request = _with_headers(request, headers)
+        return request
+
+    def resolve_name(self, name: str, steps: list[Step]) -> Resolution | Awaitable[Resolution | None] | None:
+        """Ask for the addresses of a name: at once if the first plugin knows them, else an awaitable.
+
+        Raises:
+            SeamgateError: the name has no address, or a plugin failed.
+        """
+        return self._first(self._resolve_name, (name,), Resolution, steps, "resolved")
+
+    def supply_credential(
+        self, request: Request, credential: str, steps: list[Step]
+    ) -> Supply | Awaitable[Supply | None] | None:
+        """Ask for a credential: at once where a plugin holds it, else an awaitable. None: nobody has it.
+
+        Raises:
+            SeamgateError: it can't be supplied, or a plugin failed.
+        """
+        return self._first(self._supply_credential, (request, credential), Supply, steps, "supplied")
+
+    def open_inspectors(
+        self, request: Request, response: Response | None, direction: Direction, verdict: Verdict, steps: list[Step]
+    ) -> list[tuple[str, Inspector]]:
+        """Open the filters of one direction: (plugin, inspector), those with the capability `secrets` first.
+
+        Raises:
+            PluginError: a plugin failed; the exchange is denied.
+        """
+        opened = []
+        for call in self._open_inspector:
+            inspector = self._value(call, (request, response, direction, verdict), (), steps, "opened")
+            if inspector is not None:
+                opened.append((call.plugin, inspector))
+        return opened
+
+    def _value(
+        self, call: _Call, arguments: tuple[object, ...], types: tuple[type, ...], steps: list[Step], outcome: str
+    ) -> Any:
+        """One call of a hook that returns a value; a wrong type is a failure."""
+        stats = call.stats
+        stats.calls += 1
+        start = perf_counter_ns()
+        try:
+            value = call.function(*arguments)
+        except SeamgateError:
+            steps.append(Step(call.plugin, stats.hook, (perf_counter_ns() - start) / 1000, "refused"))
+            raise
+        except Exception as error:
+            stats.failures += 1
+            steps.append(Step(call.plugin, stats.hook, (perf_counter_ns() - start) / 1000, "failed"))
+            log.error("plugin failed", plugin=call.plugin, hook=stats.hook, error=type(error).__name__, exc_info=error)
+            raise PluginError(f"plugin {call.plugin} failed in {stats.hook}") from error
+        spent_ns = perf_counter_ns() - start
+        stats.total_ns += spent_ns
+        steps.append(Step(call.plugin, stats.hook, spent_ns / 1000, "none" if value is None else outcome))
+        if spent_ns > self._budget_ns:
+            stats.overruns += 1
+            raise PluginError(f"plugin {call.plugin} overran in {stats.hook}", reason=Reason.PLUGIN_OVERRUN)
+        if value is not None and types and not isinstance(value, types) and not inspect.isawaitable(value):
+            stats.failures += 1
+            raise PluginError(f"plugin {call.plugin} returned a {type(value).__name__} from {stats.hook}")
+        return value
+
+    def _first(
+        self, calls: tuple[_Call, ...], arguments: tuple[object, ...], kind: type, steps: list[Step], outcome: str
+    ) -> Any:
+        """The first answer wins. Once one is awaitable, the rest of the walk is awaitable too."""
+        for place, call in enumerate(calls):
+            value = self._value(call, arguments, (kind,), steps, outcome)
+            if value is None:
+                continue
+            if isinstance(value, kind):
+                return value
+            return self._first_later(calls, place, value, arguments, kind, steps, outcome)
+        return None
+
+    async def _first_later(
+        self,
+        calls: tuple[_Call, ...],
+        place: int,
+        pending: Awaitable[Any],
+        arguments: tuple[object, ...],
+        kind: type,
+        steps: list[Step],
+        outcome: str,
+    ) -> Any:
+        """Await the pending answer of the call at `place`; if it is None, go on with those after it."""
+        call = calls[place]
+        start = perf_counter_ns()
+        try:
+            value = await pending
+        except SeamgateError:
+            raise
+        except Exception as error:
+            call.stats.failures += 1
+            log.error("plugin failed", plugin=call.plugin, hook=call.stats.hook, error=type(error).__name__)
+            raise PluginError(f"plugin {call.plugin} failed in {call.stats.hook}") from error
+        steps.append(Step(call.plugin, call.stats.hook, (perf_counter_ns() - start) / 1000, "awaited"))
+        if value is None:
+            following = self._first(calls[place + 1 :], arguments, kind, steps, outcome)
+            return await following if inspect.isawaitable(following) else following
+        if not isinstance(value, kind):
+            raise PluginError(f"plugin {call.plugin} returned a {type(value).__name__} from {call.stats.hook}")
+        return value
+
+    # -- what observes -----------------------------------------------------------------------------------------------
+
+    @property
+    def observes(self) -> bool:
+        """Whether any plugin wants to see terminal records."""
+        return bool(self._request_done or self._denied)
+
+    def connected(self, guest: Guest, target: Target, address: str) -> None:
+        """Tell the observers of a new upstream session."""
+        self._tell(self._connected, guest, target, address)
+
+    def request_done(self, record: AuditRecord, *, denied: bool) -> None:
+        """Tell the observers of a terminal record."""
+        if self._request_done:
+            self._tell(self._request_done, record)
+        if denied and self._denied:
+            self._tell(self._denied, record)
+
+    def export_audit(self, records: list[AuditRecord]) -> None:
+        """Hand a batch of written records to the exporters."""
+        if self._export_audit:
+            self._tell(self._export_audit, records)
+
+    def register_metrics(self, registry: Any) -> None:
+        """Let plugins add their collectors."""
+        self._tell(self._register_metrics, registry)
+
+    def _tell(self, calls: tuple[_Call, ...], *arguments: object) -> None:
+        for call in calls:
+            call.stats.calls += 1
+            start = perf_counter_ns()
+            try:
+                call.function(*arguments)
+            except Exception as error:  # noqa: BLE001 - an observer can't change anything, not even by failing
+                call.stats.failures += 1
+                log.error("plugin failed", plugin=call.plugin, hook=call.stats.hook, error=type(error).__name__)
+            call.stats.total_ns += perf_counter_ns() - start
+
+
+def _failure(plugin: str, hook: str) -> Verdict:
+    return deny(f"plugin {plugin} failed in {hook}; its log says why", reason=Reason.PLUGIN_FAILED)
+
+
+def _with_headers(request: Request, headers: tuple[tuple[bytes, bytes], ...]) -> Request:
+    return Request(
+        request.id,
+        request.guest,
+        request.target,
+        request.method,
+        request.path,
+        request.query,
+        headers,
+        request.body,
+        request.body_state,
+        request.received_at,
+    )

@@ -1,0 +1,378 @@
+"""HTTP/1.1 messages: strict parsing of heads, and writing them from the model. Sans-I/O.
+
+Called by the guest's and the upstream's side of an exchange through `protocol.http1_reader`. It never repairs: what
+two parsers could read differently is refused, because what policy saw has to be what upstream gets.
+
+Why a parser of our own: the strict check of a head (which bytes, which line ends) and the split of its lines both run
+in C; a lenient parser behind the same check would read everything twice and could still disagree with it. h11 is the
+oracle: a property test holds both to the same verdicts and bytes wherever h11 is as strict.
+
+Stricter than RFC 9112 (where it says "may"): no bare LF, no obs-fold, no space before the colon, no white space or
+empty line before the request line, at most one Content-Length and one Host, no Content-Length beside
+Transfer-Encoding, "chunked" as the only transfer coding, no Transfer-Encoding in HTTP/1.0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
+from seamgate.flow import Headers
+
+CHUNKED: Final = -1
+"""Framing: the body is chunked."""
+UNTIL_CLOSE: Final = -2
+"""Framing: the body ends with the connection (responses only)."""
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}\Z")
+_METHOD = re.compile(rb"[A-Z][A-Z\-]{0,23}\Z")
+_TARGET = re.compile(rb"[\x21-\x7e]+\Z")
+_STATUS_LINE = re.compile(rb"HTTP/([0-9]\.[0-9]) ([1-9][0-9]{2})(?: .*)?\Z")
+_LENGTH = re.compile(rb"[0-9]{1,15}\Z")
+# What may stand in a head at all: HTAB, visible ASCII, space, obs-text, and the CR and LF of line ends.
+_HEAD_BYTES: Final = bytes((0x09, 0x0A, 0x0D, *range(0x20, 0x7F), *range(0x80, 0x100)))
+
+# Read here and never passed on: framing and hop-by-hop fields (RFC 9110 7.6.1), and what belongs to proxies.
+_SPECIAL: Final = frozenset(
+    (
+        b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"proxy-connection",
+        b"proxy-authorization", b"proxy-authenticate", b"te", b"trailer", b"upgrade", b"expect", b"http2-settings",
+    )
+)  # fmt: skip
+# Naming one of these in Connection would let a guest take a field out of sight of whoever comes next.
+_NEVER_NOMINATED: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie"))
+# RFC 9110 6.5.1: framing, routing, modifiers and authentication may not come late.
+_NEVER_TRAILER: Final = _SPECIAL | {
+    b"authorization", b"cookie", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"age",
+    b"cache-control", b"expires", b"date", b"location", b"retry-after", b"vary", b"range", b"max-forwards",
+}  # fmt: skip
+
+MAX_FIELDS: Final = 128
+"""Fields in one head. Apache allows 100, Node 2,000 (by bytes), nginx bounds bytes only; agents send about 20."""
+
+
+class RequestHead(msgspec.Struct, frozen=True):
+    """A request's head as parsed: nothing is judged yet.
+
+    Attributes:
+        method: token of upper-case letters.
+        target: the request-target as sent, str of visible ASCII.
+        host: the one Host value as sent, or None.
+        headers: end-to-end fields, in order.
+        body: length in bytes, or CHUNKED.
+        keep_alive: whether the guest wants to go on with this connection.
+        expect_continue: whether it waits for 100 before it sends the body.
+        upgrade: the Upgrade value, or None.
+        proxy_authorization: the Proxy-Authorization value, or None.
+        minor: 0 or 1, of HTTP/1.x.
+    """
+
+    method: str
+    target: str
+    host: str | None
+    headers: Headers
+    body: int
+    keep_alive: bool
+    expect_continue: bool
+    upgrade: bytes | None
+    proxy_authorization: bytes | None
+    minor: int
+
+
+class ResponseHead(msgspec.Struct, frozen=True):
+    """A response's head as parsed.
+
+    Attributes:
+        status: 100 to 999.
+        headers: end-to-end fields, in order.
+        body: length in bytes, CHUNKED or UNTIL_CLOSE.
+        keep_alive: whether the upstream goes on with this connection.
+        connection_bound: whether it asks for authentication that ties identity to the connection (NTLM, Negotiate).
+        minor: 0 or 1.
+    """
+
+    status: int
+    headers: Headers
+    body: int
+    keep_alive: bool
+    connection_bound: bool
+    minor: int
+
+
+def parse_request_head(head: bytes) -> RequestHead:
+    """Parse a whole request head, including its empty line.
+
+    Raises:
+        GuestProtocolError: it is not well-formed, ambiguous, or of a version or method that is refused.
+    """
+    lines = _lines(head, GuestProtocolError)
+    parts = lines[0].split(b" ")
+    if len(parts) != 3 or not _TARGET.match(parts[1]) or parts[2][:5] != b"HTTP/":
+        raise GuestProtocolError("the request line is malformed")
+    method_bytes, target, version = parts
+    if version != b"HTTP/1.1" and version != b"HTTP/1.0":
+        raise GuestProtocolError(f"{version[:12].decode('latin-1')!r} is not supported", reason=Reason.VERSION_REFUSED)
+    minor = 1 if version == b"HTTP/1.1" else 0
+    if not _METHOD.match(method_bytes) or method_bytes == b"TRACE":
+        # TRACE would send the credential that we put in back to the guest (RFC 9110 9.3.8).
+        raise GuestProtocolError("the method is not one that is forwarded", reason=Reason.METHOD_REFUSED)
+    headers, special = _split_fields(lines, GuestProtocolError)
+    hosts = special.get(b"host")
+    if hosts is None and minor == 1:
+        raise GuestProtocolError("the Host header is missing")
+    if hosts is not None and len(hosts) > 1:
+        raise GuestProtocolError("there is more than one Host header")
+    body = _request_framing(special, minor)
+    keep_alive, headers = _connection(special, headers, minor, GuestProtocolError)
+    return RequestHead(
+        method_bytes.decode("ascii"),
+        target.decode("ascii"),
+        None if hosts is None else hosts[0].decode("latin-1"),
+        headers,
+        body,
+        keep_alive,
+        b"expect" in special and _expects_continue(special[b"expect"], minor),
+        special[b"upgrade"][0] if b"upgrade" in special else None,
+        _single(special, b"proxy-authorization"),
+        minor,
+    )
+
+
+def parse_response_head(head: bytes, method: str) -> ResponseHead:
+    """Parse a whole response head, including its empty line.
+
+    Args:
+        head: bytes up to and including the empty line.
+        method: of the request that it answers; it decides whether there is a body.
+
+    Raises:
+        UpstreamProtocolError: it is not well-formed or ambiguous.
+    """
+    lines = _lines(head, UpstreamProtocolError)
+    match = _STATUS_LINE.match(lines[0])
+    if match is None:
+        raise UpstreamProtocolError("the upstream's status line is malformed")
+    version, status_bytes = match.groups()
+    if version not in (b"1.1", b"1.0"):
+        raise UpstreamProtocolError(f"the upstream answers in HTTP/{version.decode()}")
+    minor = 1 if version == b"1.1" else 0
+    status = int(status_bytes)
+    if status > 599:
+        raise UpstreamProtocolError(f"the upstream answers with status {status}")
+    headers, special = _split_fields(lines, UpstreamProtocolError)
+    body = _response_framing(special, status, method, minor)
+    keep_alive, headers = _connection(special, headers, minor, UpstreamProtocolError)
+    bound = status == 401 and any(
+        name == b"www-authenticate" and value[:9].lower().startswith((b"negotiate", b"ntlm")) for name, value in headers
+    )
+    return ResponseHead(status, headers, body, keep_alive and body != UNTIL_CLOSE, bound, minor)
+
+
+def parse_trailers(block: bytes, error: type[ProtocolError]) -> Headers:
+    """Parse a trailer section including its empty line.
+
+    Raises:
+        ProtocolError: of the given type; it is malformed, or a field may not come late.
+    """
+    lines = _lines(b"\r\n" + block, error)
+    fields, special = _split_fields(lines, error)
+    for name in (*special, *(name for name, _ in fields)):
+        if name in _NEVER_TRAILER:
+            raise error(f"the field {name.decode()} may not be a trailer")
+    return fields
+
+
+def _lines(head: bytes, error: type[ProtocolError]) -> list[bytes]:
+    """Split a head into lines, refusing each byte and each line end that the strict grammar does not have."""
+    lines = head[:-4].split(b"\r\n")
+    ends = len(lines) + 1
+    if head.count(b"\n") != ends or head.count(b"\r") != ends:
+        raise error("there is a bare CR or LF")
+    if head.translate(None, _HEAD_BYTES):
+        raise error("there is a control character")
+    return lines
+
+
+def _partitions(lines: list[bytes], error: type[ProtocolError]) -> list[tuple[bytes, bytes, bytes]]:
+    if len(lines) - 1 > MAX_FIELDS:
+        raise error(f"there are more than {MAX_FIELDS} header fields", reason=_too_large(error))
+    return [line.partition(b":") for line in lines[1:]]
+
+
+# Field names as they were sent, mapped to lower case: the few hundred that a gateway ever sees are checked once.
+_names: dict[bytes, bytes] = {}
+_MAX_NAMES: Final = 4096
+
+
+def _field_name(name: bytes, error: type[ProtocolError]) -> bytes:
+    """Return the name in lower case; one with white space, or none at all, is refused."""
+    known = _names.get(name)
+    if known is not None:
+        return known
+    if not _TOKEN.match(name):
+        folded = name[:1] in (b" ", b"\t")
+        raise error("a header line is folded" if folded else "a header line has no valid name before a colon")
+    if len(_names) < _MAX_NAMES:
+        _names[name] = name.lower()
+    return name.lower()
+
+
+def _split_fields(lines: list[bytes], error: type[ProtocolError]) -> tuple[Headers, dict[bytes, list[bytes]]]:
+    """Split fields into those that go on and those that are read here."""
+    ordinary: list[tuple[bytes, bytes]] = []
+    special: dict[bytes, list[bytes]] = {}
+    for raw, colon, value in _partitions(lines, error):
+        if not colon:
+            raise error("a header line has no colon")
+        name = _names.get(raw) or _field_name(raw, error)
+        if name in _SPECIAL:
+            special.setdefault(name, []).append(value.strip(b" \t"))
+        else:
+            ordinary.append((name, value.strip(b" \t")))
+    return tuple(ordinary), special
+
+
+def _too_large(error: type[ProtocolError]) -> Reason:
+    return Reason.HEADERS_TOO_LARGE if error is GuestProtocolError else Reason.UPSTREAM_PROTOCOL
+
+
+def _single(special: dict[bytes, list[bytes]], name: bytes) -> bytes | None:
+    values = special.get(name)
+    if values is None:
+        return None
+    if len(values) > 1:
+        raise GuestProtocolError(f"there is more than one {name.decode()} header")
+    return values[0]
+
+
+def _content_length(values: list[bytes], error: type[ProtocolError]) -> int:
+    if len(values) > 1 or not _LENGTH.match(values[0]):
+        raise error("the Content-Length is not one plain number")
+    return int(values[0])
+
+
+def _is_chunked(special: dict[bytes, list[bytes]], minor: int, error: type[ProtocolError]) -> bool:
+    codings = special.get(b"transfer-encoding")
+    if codings is None:
+        return False
+    if len(codings) > 1 or codings[0].lower() != b"chunked":
+        raise error("the only Transfer-Encoding is chunked")
+    if minor == 0 or b"content-length" in special:
+        raise error("Transfer-Encoding beside Content-Length, or in HTTP/1.0")
+    return True
+
+
+def _request_framing(special: dict[bytes, list[bytes]], minor: int) -> int:
+    """RFC 9112 6.3 for requests."""
+    if _is_chunked(special, minor, GuestProtocolError):
+        return CHUNKED
+    lengths = special.get(b"content-length")
+    return 0 if lengths is None else _content_length(lengths, GuestProtocolError)
+
+
+def _response_framing(special: dict[bytes, list[bytes]], status: int, method: str, minor: int) -> int:
+    """RFC 9112 6.3 for responses. The fields are checked even where there can be no body."""
+    chunked = _is_chunked(special, minor, UpstreamProtocolError)
+    lengths = special.get(b"content-length")
+    length = None if lengths is None else _content_length(lengths, UpstreamProtocolError)
+    if method == "HEAD" or status < 200 or status in (204, 304):
+        return 0
+    if chunked:
+        return CHUNKED
+    return UNTIL_CLOSE if length is None else length
+
+
+def _connection(
+    special: dict[bytes, list[bytes]], headers: Headers, minor: int, error: type[ProtocolError]
+) -> tuple[bool, Headers]:
+    """Read Connection (RFC 9110 7.6.1): keep-alive or not, and the headers without those that it names."""
+    values = special.get(b"connection") or special.get(b"proxy-connection")
+    if values is None:
+        return minor == 1, headers
+    if len(values) == 1 and values[0] in (b"keep-alive", b"Keep-Alive"):
+        return True, headers
+    tokens = {token.strip(b" \t").lower() for value in values for token in value.split(b",")}
+    if tokens & _NEVER_NOMINATED:
+        raise error("Connection names a field that must not be dropped")
+    keep_alive = b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
+    dropped = tokens - {b"close", b"keep-alive", b""}
+    return keep_alive, tuple(pair for pair in headers if pair[0] not in dropped) if dropped else headers
+
+
+def _expects_continue(values: list[bytes], minor: int) -> bool:
+    if len(values) > 1 or values[0].lower() != b"100-continue":
+        raise GuestProtocolError("the Expect header is not 100-continue", reason=Reason.EXPECTATION_FAILED)
+    return minor == 1
+
+
+def write_request_head(method: str, target: str, authority: str, headers: Headers, body: int) -> bytes:
+    """Write a request head.
+
+    Args:
+        method: upper-case token.
+        target: origin-form, canonical path and query.
+        authority: for Host.
+        headers: end-to-end fields.
+        body: length, or CHUNKED; 0 writes a Content-Length only for methods that expect one (RFC 9110 8.6).
+    """
+    lines = [f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode("ascii")]
+    lines += [b"%b: %b\r\n" % pair for pair in headers]
+    if body == CHUNKED:
+        lines.append(b"transfer-encoding: chunked\r\n\r\n")
+    elif body or method in ("POST", "PUT", "PATCH"):
+        lines.append(b"content-length: %d\r\n\r\n" % body)
+    else:
+        lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def write_response_head(status: int, headers: Headers, body: int | None, *, keep_alive: bool, minor: int = 1) -> bytes:
+    """Write a response head.
+
+    Args:
+        status: 100 to 599.
+        headers: end-to-end fields.
+        body: length, CHUNKED, UNTIL_CLOSE, or None where there is no body and no framing field (1xx, 204, 304, HEAD).
+        keep_alive: whether the guest may go on with this connection.
+        minor: of the guest's HTTP/1.x: HTTP/1.0 needs keep-alive to be said.
+    """
+    lines = [b"HTTP/1.1 %d %b\r\n" % (status, REASON_PHRASES.get(status, b""))]
+    lines += [b"%b: %b\r\n" % pair for pair in headers]
+    if body is not None and body != UNTIL_CLOSE:
+        lines.append(b"transfer-encoding: chunked\r\n" if body == CHUNKED else b"content-length: %d\r\n" % body)
+    if not keep_alive:
+        lines.append(b"connection: close\r\n")
+    elif minor == 0:
+        lines.append(b"connection: keep-alive\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def write_chunk(data: bytes) -> bytes:
+    """Write one chunk; the data must not be empty, or it would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def write_last_chunk(trailers: Headers) -> bytes:
+    """Write the end of a chunked body."""
+    if not trailers:
+        return b"0\r\n\r\n"
+    return b"".join([b"0\r\n", *(b"%b: %b\r\n" % pair for pair in trailers), b"\r\n"])
+
+
+REASON_PHRASES: Final = {
+    100: b"Continue", 103: b"Early Hints", 200: b"OK", 201: b"Created", 202: b"Accepted", 204: b"No Content",
+    206: b"Partial Content", 301: b"Moved Permanently", 302: b"Found", 303: b"See Other", 304: b"Not Modified",
+    307: b"Temporary Redirect", 308: b"Permanent Redirect", 400: b"Bad Request", 401: b"Unauthorized",
+    403: b"Forbidden", 404: b"Not Found", 405: b"Method Not Allowed", 407: b"Proxy Authentication Required",
+    408: b"Request Timeout", 409: b"Conflict", 410: b"Gone", 411: b"Length Required", 413: b"Content Too Large",
+    414: b"URI Too Long", 415: b"Unsupported Media Type", 416: b"Range Not Satisfiable",
+    417: b"Expectation Failed", 421: b"Misdirected Request", 422: b"Unprocessable Content", 425: b"Too Early",
+    426: b"Upgrade Required", 429: b"Too Many Requests", 431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway", 503: b"Service Unavailable",
+    504: b"Gateway Timeout", 505: b"HTTP Version Not Supported",
+}  # fmt: skip
+"""Phrases of RFC 9110 15. The upstream's own phrase is never relayed: it is free text that nobody judges."""
