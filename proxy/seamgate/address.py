@@ -7,8 +7,8 @@ What is canonical:
 - a name: ASCII letters, digits, hyphens and underscores in labels of 1 to 63, 253 in all, lower case, IDNA A-labels,
   at most one trailing dot, which is taken off; the last label is not all digits (RFC 3696 2, WHATWG URL 4.3: such a
   name would be read as an IPv4 number by some resolver);
-- an address: what `address_text` prints. Only dotted-quad IPv4 without leading zeros and bracketed IPv6 without zone are
-  read; "0x7f.1", "2130706433", "127.1", "0177.0.0.1" are refused.
+- an address: what `address_text` prints. Only dotted-quad IPv4 without leading zeros and bracketed IPv6 without zone
+  are read; "0x7f.1", "2130706433", "127.1", "0177.0.0.1" are refused.
 """
 
 from __future__ import annotations

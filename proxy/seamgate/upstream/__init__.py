@@ -1,0 +1,1 @@
+"""The way out: names to addresses, address checks, TLS material, connections and the pool of sessions."""
