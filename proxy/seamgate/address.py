@@ -233,3 +233,18 @@ def classify(text: str) -> AddressClass:
         inner = [kind for kind in kinds[1:] if kind is not AddressClass.PUBLIC]
         return inner[0] if inner else special[0] if special else AddressClass.RESERVED
     return special[0] if special else AddressClass.PUBLIC
+
+
+def straddles_classes(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    """Return whether a network covers addresses of more than one class, the metadata addresses not counted."""
+    borders = [border for _, networks in _SPECIAL for border in networks]
+    borders.append(_GLOBAL_UNICAST_6)
+    return any(_overlaps(network, border) and not _within(network, border) for border in borders)
+
+
+def _overlaps(one: ipaddress.IPv4Network | ipaddress.IPv6Network, other: object) -> bool:
+    return isinstance(other, type(one)) and one.overlaps(other)
+
+
+def _within(one: ipaddress.IPv4Network | ipaddress.IPv6Network, other: object) -> bool:
+    return isinstance(other, type(one)) and one.subnet_of(other)  # type: ignore[arg-type]
