@@ -1,0 +1,143 @@
+"""Records to lines and back: the bytes of the journal, and the chain that links them.
+
+A line is one JSON object and a line feed. It begins, to the byte, with `{"seq":N,"prev":"<64 hex>","time":"...",` and
+`prev` is the SHA-256 of the line before, line feed included, so that `sed -n 41p audit.jsonl | sha256sum` is what line
+42 says. Used by the journal, which writes lines, and by `verify`, which trusts none. No I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import datetime
+from hashlib import sha256
+
+import msgspec
+
+from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause
+from seamgate.errors import AuditError
+
+GENESIS = "0" * 64
+"""What the first line of a journal names as its predecessor."""
+
+_SCHEMA_BYTES = SCHEMA.encode()
+_START = re.compile(rb'\{"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","time":"')
+_GAP_MARK = b'"kind":"gap"'
+_BREAKS = frozenset({GapCause.TAIL_MISSING, GapCause.PATH_REPLACED, GapCause.CHAIN_BROKEN})
+_FACTS = AuditLine.__struct_fields__[5:]
+_decoder = msgspec.json.Decoder(AuditLine)
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One line's place in the chain, as the line itself claims it, and its real hash."""
+
+    seq: int
+    prev: str
+    hash: str
+
+
+class LineEncoder:
+    """Turns records into lines. Has no memory of the chain; the journal brings number and hash."""
+
+    def __init__(self) -> None:
+        self._encode = msgspec.json.Encoder().encode
+        self._second = -1
+        self._prefix = b""
+
+    def encode(self, record: AuditRecord, seq: int, prev: str) -> bytes:
+        """Return the record's line, line feed included."""
+        try:
+            body = self._encode(record)
+        except UnicodeEncodeError:
+            # A lone surrogate somewhere. An audit record is never dropped for its spelling.
+            body = json.dumps(msgspec.to_builtins(record), separators=(",", ":"), ensure_ascii=False).encode(
+                "utf-8", "replace"
+            )
+        # `time` is a record's first field; in a line it is text, so the number is cut off up to its comma.
+        return b'{"seq":%d,"prev":"%s","time":"%s","schema":"%s",%s\n' % (
+            seq,
+            prev.encode(),
+            self._timestamp(record.time),
+            _SCHEMA_BYTES,
+            body[body.index(b",") + 1 :],
+        )
+
+    def _timestamp(self, unix_time: float) -> bytes:
+        milliseconds = int(unix_time * 1000)
+        second = milliseconds // 1000
+        if second != self._second:
+            self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+            self._second = second
+        return b"%s.%03dZ" % (self._prefix, milliseconds % 1000)
+
+
+def hash_line(line: bytes) -> str:
+    """Return the SHA-256 of the line, line feed included: 64 lower-case hex digits."""
+    return sha256(line).hexdigest()
+
+
+def read_link(line: bytes) -> Link | None:
+    """Return the line's place in the chain, or None if it does not begin as the journal's lines do."""
+    found = _START.match(line)
+    if found is None or not line.endswith(b"}\n"):
+        return None
+    return Link(int(found[1]), found[2].decode(), sha256(line).hexdigest())
+
+
+def relink(line: bytes, prev: str) -> bytes:
+    """Return the line as it would be with this `prev`: to tell which end of a broken link was edited.
+
+    Precondition: `read_link` accepts the line.
+    """
+    found = _START.match(line)
+    assert found is not None  # noqa: S101  the precondition
+    return line[: found.start(2)] + prev.encode() + line[found.end(2) :]
+
+
+def decode_line(line: bytes) -> AuditLine:
+    """Return what the line says.
+
+    Raises:
+        AuditError: it is not a whole line of this schema.
+    """
+    try:
+        return _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AuditError(f"not an audit record of {SCHEMA}: {error}") from None
+
+
+def to_record(line: AuditLine) -> AuditRecord:
+    """Return the record that the line was made of (its time to the millisecond)."""
+    facts = {name: getattr(line, name) for name in _FACTS}
+    return AuditRecord(parse_time(line.time), AuditKind(line.kind), **facts)
+
+
+def declared_gap(line: bytes, link: Link) -> AuditGap | None:
+    """Return the gap by which this line explains that it does not follow the line before it, if it does so.
+
+    Such a line is the first after lines that are gone, and it continues from the hash of the last of those.
+    """
+    gap = gap_of(line)
+    if gap is None or gap.cause not in _BREAKS or gap.to_seq != link.seq - 1 or gap.to_hash != link.prev:
+        return None
+    return gap
+
+
+def gap_of(line: bytes) -> AuditGap | None:
+    """Return what the line says about the journal itself, None if it is about something else (or unreadable)."""
+    if _GAP_MARK not in line:
+        return None
+    try:
+        return decode_line(line).gap
+    except AuditError:
+        return None
+
+
+def parse_time(text: str) -> float:
+    """Return the Unix time of an RFC 3339 timestamp; local time where it names no zone.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return datetime.fromisoformat(text).timestamp()
