@@ -1,0 +1,317 @@
+"""The CA's files: made once by `seamgate ca init`, loaded with suspicion at each start.
+
+    ca.key          the private key, readable by its owner only; whoever has it can pretend to be any host to a guest
+    ca.pem          the certificate: what guests trust
+    ca.bundle.pem   the machine's roots and ca.pem: for clients of which only some traffic crosses the gateway
+    ca.p12          ca.pem as a Java trust store (password "changeit", as Java's own has; it holds nothing secret)
+
+The key never leaves this folder, and no guest ever sees it. Nothing here is called on the hot path.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import ssl
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509.oid import NameOID
+
+from seamgate.address import canonical_name
+from seamgate.errors import ConfigError, TargetError
+
+CA_YEARS = 10
+# Guests and hosts disagree about the time by more than one would think; a day is below what anybody notices.
+CLOCK_SKEW = datetime.timedelta(days=1)
+# Java's well-known one: the store holds nothing but the public certificate.
+TRUST_STORE_PASSWORD = b"changeit"
+_EVERY_ADDRESS = (ipaddress.IPv4Network("0.0.0.0/0"), ipaddress.IPv6Network("::/0"))
+
+
+class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `ca` of seamgate.yaml.
+
+    Attributes:
+        dir: folder of the CA's files; "": `default_directory()`.
+        leaf_hours: how long a host's certificate is valid.
+        leaf_cache: hosts whose certificate and TLS context are kept.
+    """
+
+    dir: str = ""
+    leaf_hours: int = 72
+    leaf_cache: int = 1024
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense.
+
+        Raises:
+            ValueError: with what to write instead; msgspec turns it into an error with the place.
+        """
+        if not 2 <= self.leaf_hours <= 24 * 90:
+            raise ValueError("ca.leaf_hours must be from 2 to 2160")
+        if self.leaf_cache < 1:
+            raise ValueError("ca.leaf_cache must be at least 1")
+
+
+class CaFiles(msgspec.Struct, frozen=True):
+    """Where the CA's files are."""
+
+    directory: Path
+
+    @property
+    def key(self) -> Path:
+        """The private key, PEM (PKCS #8)."""
+        return self.directory / "ca.key"
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate, PEM."""
+        return self.directory / "ca.pem"
+
+    @property
+    def bundle(self) -> Path:
+        """The machine's roots and the certificate, PEM."""
+        return self.directory / "ca.bundle.pem"
+
+    @property
+    def java_store(self) -> Path:
+        """The certificate as a PKCS #12 trust store."""
+        return self.directory / "ca.p12"
+
+
+class CaMaterial(msgspec.Struct, frozen=True, eq=False):
+    """A CA that was loaded and checked. Its repr shows no key."""
+
+    files: CaFiles
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def __repr__(self) -> str:
+        return f"<CaMaterial {self.files.directory}: {fingerprint(self.certificate)}>"
+
+
+def default_directory() -> Path:
+    """Return $XDG_DATA_HOME/seamgate/ca, by default ~/.local/share/seamgate/ca."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    base = Path(home) if os.path.isabs(home) else Path("~/.local/share").expanduser()
+    return base / "seamgate" / "ca"
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """Return the SHA-256 of the certificate as people compare it: upper-case hex in pairs with colons."""
+    return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
+
+
+def init_ca(
+    directory: Path, *, names: Sequence[str] = (), force: bool = False, now: datetime.datetime | None = None
+) -> CaMaterial:
+    """Make a new CA: ECDSA P-256, ten years, for leaf certificates only (path length 0).
+
+    Args:
+        directory: made with mode 0700 if it is not there.
+        names: domains that it may sign for, they and what is below them, and then no address (RFC 5280 4.2.1.10);
+            empty: everything.
+        force: whether to replace a CA that is there. Guests then no longer trust the gateway until they get the new.
+        now: the time; tests pin it.
+
+    Raises:
+        ConfigError: there is a CA already, a name is none, or a file can't be written.
+    """
+    files = CaFiles(directory)
+    if not force and (files.key.exists() or files.certificate.exists()):
+        raise ConfigError(f"there is a CA in {directory} already; use it, or replace it with --force")
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _self_sign(key, names, now if now is not None else datetime.datetime.now(datetime.UTC))
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The certificate comes last: what has a certificate is whole.
+        _write(files.key, _key_pem(key), 0o600)
+        _write(files.java_store, java_trust_store(certificate), 0o644)
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        _write(files.bundle, system_roots() + pem, 0o644)
+        _write(files.certificate, pem, 0o644)
+    except OSError as exc:
+        raise ConfigError(f"the CA can't be written to {directory}: {exc.strerror}") from None
+    return CaMaterial(files, certificate, key)
+
+
+def _self_sign(key: ec.EllipticCurvePrivateKey, names: Sequence[str], now: datetime.datetime) -> x509.Certificate:
+    # The serial number in the name keeps apart two CAs of one machine in a client's trust store.
+    serial = x509.random_serial_number()
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Seamgate"),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"Seamgate gateway CA {serial >> 128:08x}"),
+        ]
+    )
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=365 * CA_YEARS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(key_usage(ca=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    if names:
+        permitted = [x509.DNSName(_constraint(name)) for name in names]
+        excluded = [x509.IPAddress(network) for network in _EVERY_ADDRESS]
+        builder = builder.add_extension(x509.NameConstraints(permitted, excluded), critical=True)
+    return builder.sign(key, hashes.SHA256())
+
+
+def _constraint(name: str) -> str:
+    try:
+        return canonical_name(name.removeprefix("*."))
+    except TargetError as exc:
+        raise ConfigError(exc.message) from None
+
+
+def key_usage(*, ca: bool) -> x509.KeyUsage:
+    """Return the key usage of a CA (signs certificates and lists) or of a server (signs handshakes)."""
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def java_trust_store(certificate: x509.Certificate) -> bytes:
+    """Return a PKCS #12 trust store with this one certificate, as Java reads it."""
+    entry = pkcs12.PKCS12Certificate(certificate, b"seamgate")
+    protection = (
+        serialization.PrivateFormat.PKCS12.encryption_builder()
+        .key_cert_algorithm(pkcs12.PBES.PBESv2SHA256AndAES256CBC)
+        .hmac_hash(hashes.SHA256())
+        .build(TRUST_STORE_PASSWORD)
+    )
+    return pkcs12.serialize_java_truststore([entry], protection)
+
+
+def system_roots() -> bytes:
+    """Return the roots that this machine trusts, PEM; empty if they are in no single file."""
+    paths = ssl.get_default_verify_paths()
+    for name in (paths.cafile, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"):
+        if name is not None and os.path.isfile(name):
+            data = Path(name).read_bytes()
+            return data if data.endswith(b"\n") else data + b"\n"
+    return b""
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Write a file so that it is there whole, with its mode from the first byte on, or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load_ca(directory: Path, *, now: datetime.datetime | None = None) -> CaMaterial:
+    """Load the CA and check that it can be trusted with being trusted.
+
+    Raises:
+        ConfigError: it is missing, readable by others, expired, or its parts do not belong together; with what to do.
+    """
+    files = CaFiles(directory)
+    if not files.certificate.exists() and not files.key.exists():
+        raise ConfigError(f"there is no CA in {directory}: make one with `seamgate ca init`")
+    key = _load_key(files.key)
+    certificate = _load_certificate(files.certificate)
+    _check(files, certificate, key, now if now is not None else datetime.datetime.now(datetime.UTC))
+    return CaMaterial(files, certificate, key)
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    source = str(path)
+    try:
+        with path.open("rb") as file:
+            # Of the open file, so that what was checked is what is read.
+            status = os.fstat(file.fileno())
+            data = file.read(65536)
+    except OSError as exc:
+        raise ConfigError(f"can't be read: {exc.strerror}", source=source) from None
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise ConfigError(
+            f"is open to others (mode {stat.S_IMODE(status.st_mode):04o}); do `chmod 600 {path}`, and if others may "
+            "have read it, make a new CA with `seamgate ca init --force`",
+            source=source,
+        )
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(f"belongs to another user ({status.st_uid}); `chown` it to the gateway's", source=source)
+    try:
+        key = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError("holds no private key in PEM form without passphrase", source=source) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError("is no elliptic-curve key; make a CA with `seamgate ca init`", source=source)
+    return key
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as exc:
+        raise ConfigError(f"can't be read: {exc.strerror}", source=str(path)) from None
+    except ValueError:
+        raise ConfigError("holds no certificate in PEM form", source=str(path)) from None
+
+
+def _check(
+    files: CaFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, now: datetime.datetime
+) -> None:
+    source = str(files.certificate)
+    if certificate.public_key() != key.public_key():
+        raise ConfigError(f"does not belong to {files.key}; restore the right pair, or make a new CA", source=source)
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        constraints = x509.BasicConstraints(ca=False, path_length=None)
+    if not constraints.ca:
+        raise ConfigError("is no certificate of a CA; make one with `seamgate ca init`", source=source)
+    if now < certificate.not_valid_before_utc:
+        raise ConfigError(
+            f"is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on only; is this machine's clock right?",
+            source=source,
+        )
+    if now >= certificate.not_valid_after_utc:
+        raise ConfigError(
+            f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; make a new CA with `seamgate ca init --force` and "
+            "give guests the new ca.pem",
+            source=source,
+        )
+    folder = os.stat(files.directory)
+    if stat.S_IMODE(folder.st_mode) & 0o022:
+        raise ConfigError(
+            f"others may write to this folder; do `chmod 700 {files.directory}`", source=str(files.directory)
+        )
