@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -397,10 +397,12 @@ class _UdpExchange(asyncio.DatagramProtocol):
         self._answer = answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)  # noqa: S101 - tells the type checker
-        transport.sendto(self._query)
+        """Send the query; the socket is connected, so no address is needed."""
+        # asyncio's own datagram transport is no subclass of the class that documents it.
+        cast("asyncio.DatagramTransport", transport).sendto(self._query)
 
     def datagram_received(self, data: bytes, addr: tuple[str | object, int]) -> None:
+        """Take the datagram if it is the answer."""
         if not self._answer.done() and dns_message.answers_query(data, self._query):
             self._answer.set_result(data)
 
@@ -409,6 +411,7 @@ class _UdpExchange(asyncio.DatagramProtocol):
         self._fail(exc if isinstance(exc, OSError) else OSError(str(exc)))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever waits still."""
         self._fail(exc if isinstance(exc, OSError) else OSError("the socket was closed"))
 
     def _fail(self, exc: OSError) -> None:

@@ -90,7 +90,11 @@ class TlsProfile(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class UpstreamTls:
-    """The profiles and contexts of one loaded configuration."""
+    """The profiles and contexts of one loaded configuration.
+
+    Attributes:
+        default_profile: of every origin without settings of its own.
+    """
 
     def __init__(
         self, config: UpstreamTlsConfig | None = None, *, base: Path = Path(), alpn: tuple[str, ...] = ("http/1.1",)
@@ -107,7 +111,7 @@ class UpstreamTls:
         """
         config = config if config is not None else UpstreamTlsConfig()
         store = config.trust_store if config.trust_store == "system" else _file(base, config.trust_store)
-        self._default = _profile(TlsProfile(store, minimum_version=config.minimum_version, alpn=alpn))
+        self.default_profile = _profile(TlsProfile(store, minimum_version=config.minimum_version, alpn=alpn))
         self._origins = [(_Origin(entry), self._origin_profile(entry, base)) for entry in config.origins]
         self._contexts: dict[TlsProfile, ssl.SSLContext] = {}
         self.profile_for = lru_cache(maxsize=16384)(self._find)
@@ -121,12 +125,12 @@ class UpstreamTls:
         certificate = _file(base, own.certificate) if own is not None else ""
         return _profile(
             TlsProfile(
-                trust_store="" if entry.roots == "only" else self._default.trust_store,
+                trust_store="" if entry.roots == "only" else self.default_profile.trust_store,
                 ca=_file(base, entry.ca) if entry.ca else "",
                 certificate=certificate,
                 key=(_file(base, own.key) if own.key else certificate) if own is not None else "",
-                minimum_version=max(entry.minimum_version, self._default.minimum_version),
-                alpn=self._default.alpn,
+                minimum_version=max(entry.minimum_version, self.default_profile.minimum_version),
+                alpn=self.default_profile.alpn,
             )
         )
 
@@ -135,7 +139,7 @@ class UpstreamTls:
         for origin, profile in self._origins:
             if origin.fits(target):
                 return profile
-        return self._default
+        return self.default_profile
 
     def context(self, profile: TlsProfile) -> ssl.SSLContext:
         """Return the context of a profile. Give it the target's host as server name: it is verified against that.

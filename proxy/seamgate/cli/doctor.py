@@ -1,0 +1,437 @@
+"""`seamgate doctor`: looks at this machine and says what works, what does not, and what to do about it.
+
+Each check is a small function that takes the `Setting` and returns one `Finding` or several; `CHECKS` lists them in
+the order of printing, and whoever adds a part of Seamgate that needs something of the machine adds a check here.
+Checks read and probe, they change nothing. Exit code 3 if something that every gateway needs is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import errno
+import fcntl
+import importlib.metadata
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from pathlib import Path
+
+import click
+import msgspec
+
+from seamgate.ca.store import CaFiles, default_directory, load_ca
+from seamgate.errors import ConfigError
+from seamgate.upstream import dns_message
+from seamgate.upstream.resolver import DnsConfig, Server, exchange_udp, load_system_names
+from seamgate.upstream.tls import UpstreamTls
+
+EXIT_MISSING = 3
+_PROBE_S = 2.0
+_CLIENT_S = 10.0
+_KVM_GET_API_VERSION = 0xAE00  # Source: linux/kvm.h
+_ENOUGH_FILES = 4096
+_SOON = datetime.timedelta(days=30)
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Something is missing that only some uses need."""
+    FAIL = "fail"
+    """The gateway can't work like this."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the report.
+
+    Attributes:
+        check: what was looked at.
+        level: how bad it is.
+        message: what was found.
+        advice: what to do; "" if there is nothing to do.
+    """
+
+    check: str
+    level: Level
+    message: str
+    advice: str = ""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks look at.
+
+    Attributes:
+        ca_dir: folder of the CA.
+        audit_dir: folder of the journal; None: not checked.
+        listen: (address, port) of listeners to be; empty: not checked.
+        dns: the section `dns`.
+    """
+
+    ca_dir: Path
+    audit_dir: Path | None = None
+    listen: tuple[tuple[str, int], ...] = ()
+    dns: DnsConfig = DnsConfig()
+
+
+def check_python(_: Setting) -> Finding:
+    """Which Python this is. One that is too old can't even read this file."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    return Finding("python", Level.OK, f"{version} ({sys.executable})")
+
+
+def check_openssl(_: Setting) -> Finding:
+    """OpenSSL speaks TLS 1.3 and is still maintained."""
+    version = ssl.OPENSSL_VERSION
+    if not ssl.HAS_TLSv1_3:
+        return Finding("openssl", Level.FAIL, f"{version} has no TLS 1.3", "use a Python that is built with OpenSSL 3")
+    if ssl.OPENSSL_VERSION_INFO < (3,):
+        return Finding("openssl", Level.WARN, f"{version} gets no fixes any more", "use a Python with OpenSSL 3")
+    return Finding("openssl", Level.OK, version)
+
+
+def check_libraries(_: Setting) -> Iterable[Finding]:
+    """Every library that Seamgate depends on is installed."""
+    try:
+        needed = [
+            re.split(r"[ ;<>=!~\[]", line, maxsplit=1)[0] for line in importlib.metadata.requires("seamgate") or ()
+        ]
+    except importlib.metadata.PackageNotFoundError:
+        needed = ["cryptography", "dnslib", "msgspec", "pluggy", "uvloop"]
+    missing = [name for name in needed if not _version(name)]
+    if missing:
+        yield Finding("libraries", Level.FAIL, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    else:
+        named = ", ".join(
+            f"{name} {_version(name)}" for name in ("uvloop", "cryptography", "msgspec") if _version(name)
+        )
+        yield Finding("libraries", Level.OK, f"all {len(needed)} are installed ({named})")
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def check_trust_store(setting: Setting) -> Finding:
+    """Upstreams can be verified, and not with the gateway's own CA."""
+    own = CaFiles(setting.ca_dir).certificate
+    named = os.environ.get("SSL_CERT_FILE", "")
+    if named and own.exists() and Path(named).exists() and own.samefile(named):
+        advice = "unset SSL_CERT_FILE in the gateway's own environment; it is for guests only"
+        return Finding("trust store", Level.FAIL, "SSL_CERT_FILE names the gateway's own CA as the only root", advice)
+    try:
+        upstream = UpstreamTls()
+        context = upstream.context(upstream.default_profile)
+    except ConfigError as exc:
+        return Finding("trust store", Level.FAIL, exc.message, "apt install ca-certificates")
+    count = context.cert_store_stats()["x509_ca"]
+    return Finding("trust store", Level.OK, f"{count} roots" if count else "a folder of roots")
+
+
+def check_resolver(setting: Setting) -> Iterable[Finding]:
+    """DNS servers are known and answer."""
+    try:
+        servers = load_system_names(setting.dns).servers
+    except ConfigError as exc:
+        yield Finding("resolver", Level.FAIL, exc.message)
+        return
+    if not servers:
+        advice = "name servers under dns.servers, or mend /etc/resolv.conf"
+        yield Finding("resolver", Level.WARN, "no DNS server is known", advice)
+    for server in servers:
+        problem = asyncio.run(_ask(server))
+        if problem:
+            advice = "names will not resolve by it; check the network, or name other servers under dns.servers"
+            yield Finding("resolver", Level.WARN, f"{server[0]} port {server[1]}: {problem}", advice)
+        else:
+            yield Finding("resolver", Level.OK, f"{server[0]} port {server[1]} answers")
+
+
+async def _ask(server: Server) -> str:
+    """Ask a server for the address of a root server; whatever it answers, it is alive. Return the problem, or ""."""
+    query = dns_message.build_query("a.root-servers.net", dns_message.TYPE_A, int.from_bytes(os.urandom(2), "big"))
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            await exchange_udp(server, query)
+    except TimeoutError:
+        return f"no answer within {_PROBE_S:g} s"
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return ""
+
+
+def check_ca(setting: Setting) -> Finding:
+    """The gateway's CA is there, valid, and its key is private."""
+    files = CaFiles(setting.ca_dir)
+    if not files.certificate.exists() and not files.key.exists():
+        return Finding("ca", Level.WARN, f"none in {setting.ca_dir}", "make one with `seamgate ca init`")
+    try:
+        certificate = load_ca(setting.ca_dir).certificate
+    except ConfigError as exc:
+        return Finding("ca", Level.FAIL, exc.message)
+    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    if left < _SOON:
+        advice = "plan the change: `seamgate ca init --force`, then give guests the new ca.pem"
+        return Finding("ca", Level.WARN, f"expires in {left.days} days", advice)
+    return Finding("ca", Level.OK, f"{files.certificate}, {left.days} days left")
+
+
+def check_audit(setting: Setting) -> Iterable[Finding]:
+    """The journal can be written, and has room."""
+    folder = setting.audit_dir
+    if folder is None:
+        return
+    there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), Path("/"))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        advice = f"`mkdir -p {folder}` and give it to the user that runs the gateway"
+        yield Finding("audit", Level.FAIL, f"{there} is no folder that can be written to", advice)
+        return
+    free_mib = shutil.disk_usage(there).free >> 20
+    if free_mib < 512:
+        advice = "make room: what can't be recorded is denied"
+        yield Finding("audit", Level.WARN, f"only {free_mib} MiB are free for {folder}", advice)
+    else:
+        yield Finding("audit", Level.OK, f"{folder}, {free_mib >> 10} GiB free")
+
+
+def check_ports(setting: Setting) -> Iterable[Finding]:
+    """The listeners' ports are free."""
+    for address, port in setting.listen:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address, port))
+        except OSError as exc:
+            taken = exc.errno == errno.EADDRINUSE
+            advice = "stop what listens there, or listen elsewhere" if taken else "listen on another address or port"
+            yield Finding("ports", Level.FAIL, f"{address} port {port}: {exc.strerror}", advice)
+        else:
+            yield Finding("ports", Level.OK, f"{address} port {port} is free")
+
+
+def check_files(_: Setting) -> Finding:
+    """Enough descriptors may be open: each exchange needs two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _ENOUGH_FILES:
+        return Finding(
+            "open files", Level.WARN, f"at most {hard}", "raise the limit: LimitNOFILE=, or `ulimit -Hn 65536`"
+        )
+    return Finding("open files", Level.OK, f"{soft}, can be raised to {'any' if hard < 0 else hard}")
+
+
+def check_kvm(_: Setting) -> Finding:
+    """The device /dev/kvm can be used, for the isolation `kvm`."""
+    try:
+        descriptor = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as exc:
+        return Finding("kvm", Level.WARN, *_kvm_problem(exc.errno or 0))
+    try:
+        version = fcntl.ioctl(descriptor, _KVM_GET_API_VERSION)
+    except OSError as exc:
+        return Finding("kvm", Level.WARN, f"/dev/kvm is not KVM: {exc.strerror}", "use --isolation netns")
+    finally:
+        os.close(descriptor)
+    if version != 12:
+        return Finding("kvm", Level.WARN, f"KVM has the API version {version}, not 12", "use --isolation netns")
+    return Finding("kvm", Level.OK, "/dev/kvm is usable")
+
+
+def _kvm_problem(code: int) -> tuple[str, str]:
+    if code == errno.ENOENT:
+        flags = re.search(r"^flags\s*:.*\b(vmx|svm)\b", _text("/proc/cpuinfo"), re.MULTILINE)
+        if flags is None:
+            why = "the processor offers no virtualisation here"
+            return why, "on a virtual machine, enable nested virtualisation; else use --isolation netns"
+        return "there is no /dev/kvm", f"`modprobe kvm_{'intel' if flags.group(1) == 'vmx' else 'amd'}` as root"
+    if code in (errno.EACCES, errno.EPERM):
+        return "/dev/kvm is not open to you", "`usermod -aG kvm $USER` as root, then log in again"
+    return f"/dev/kvm can't be opened: {os.strerror(code)}", "use --isolation netns"
+
+
+def check_namespaces(_: Setting) -> Finding:
+    """User and network namespaces may be made, for the isolation `netns`. Tried in a child process."""
+    try:
+        child = subprocess.run(  # noqa: S603 - this very interpreter
+            [sys.executable, "-I", "-c", _UNSHARE], capture_output=True, text=True, timeout=_CLIENT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return Finding("namespaces", Level.WARN, f"could not be tried: {type(exc).__name__}", "use --isolation proxy")
+    if child.returncode == 0:
+        return Finding("namespaces", Level.OK, "user and network namespaces may be made")
+    why = os.strerror(child.returncode) if child.returncode > 0 else "the attempt was killed"
+    return Finding("namespaces", Level.WARN, f"may not be made: {why}", _namespace_advice())
+
+
+# CLONE_NEWUSER | CLONE_NEWNET. Source: linux/sched.h
+_UNSHARE = (
+    "import ctypes, sys\n"
+    "libc = ctypes.CDLL(None, use_errno=True)\n"
+    "sys.exit(0 if libc.unshare(0x10000000 | 0x40000000) == 0 else ctypes.get_errno() or 1)\n"
+)
+
+
+def _namespace_advice() -> str:
+    if _text("/proc/sys/kernel/unprivileged_userns_clone").strip() == "0":
+        return "`sysctl kernel.unprivileged_userns_clone=1` as root"
+    if _text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").strip() == "1":
+        return "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` as root, or an AppArmor profile for python"
+    if _text("/proc/sys/user/max_user_namespaces").strip() == "0":
+        return "`sysctl user.max_user_namespaces=15000` as root"
+    return "a container's seccomp profile may forbid it; use --isolation proxy, or run outside of the container"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# (name, command that prints its version)
+_CLIENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("curl", ("curl", "--version")),
+    ("git", ("git", "--version")),
+    ("pip", (sys.executable, "-m", "pip", "--version")),
+    ("uv", ("uv", "--version")),
+    ("node", ("node", "--version")),
+    ("npm", ("npm", "--version")),
+    ("deno", ("deno", "--version")),
+    ("bun", ("bun", "--version")),
+    ("go", ("go", "version")),
+    ("java", ("java", "-version")),
+    ("cargo", ("cargo", "--version")),
+    ("aws", ("aws", "--version")),
+    ("openssl", ("openssl", "version")),
+    ("wget", ("wget", "--version")),
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)+")
+
+
+def check_clients(_: Setting) -> Iterable[Finding]:
+    """Which clients are here, and what must be known of them."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        versions = dict(zip((name for name, _ in _CLIENTS), pool.map(_client_version, _CLIENTS), strict=True))
+    for name, version in versions.items():
+        if version:
+            problem = _client_advice(name, version)
+            yield Finding(f"client {name}", Level.WARN if problem else Level.OK, version, problem)
+    absent = [name for name, version in versions.items() if not version]
+    if absent:
+        yield Finding("clients", Level.OK, f"not installed: {', '.join(absent)}")
+
+
+def _client_version(client: tuple[str, tuple[str, ...]]) -> str:
+    """Return the version, "unknown" if the program says none, "" if it is not there."""
+    _, command = client
+    path = shutil.which(command[0])
+    if path is None:
+        return ""
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_TOOL_OPTIONS"}
+    try:
+        result = subprocess.run(  # noqa: S603 - fixed commands
+            [path, *command[1:]], capture_output=True, text=True, timeout=_CLIENT_S, check=False, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    if result.returncode != 0:
+        return ""
+    found = _NUMBER.search(result.stdout + result.stderr)
+    return found.group() if found else "unknown"
+
+
+def _client_advice(name: str, version: str) -> str:
+    if name == "wget":
+        return "wget reads no variable for roots: pass --ca-certificate, or use curl"
+    if name == "node" and version != "unknown":
+        major, minor = (int(part) for part in version.split(".")[:2])
+        if (major, minor) < (22, 21) or major == 23 or (major, minor) == (24, 0):
+            return "its fetch ignores proxy variables (NODE_USE_ENV_PROXY needs 22.21 or 24.5); use netns or a base URL"
+    return ""
+
+
+Check = Callable[[Setting], "Finding | Iterable[Finding]"]
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    check_openssl,
+    check_libraries,
+    check_trust_store,
+    check_resolver,
+    check_ca,
+    check_audit,
+    check_ports,
+    check_files,
+    check_kvm,
+    check_namespaces,
+    check_clients,
+)
+
+
+def examine(setting: Setting, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """Run the checks, return what they found, in order."""
+    findings: list[Finding] = []
+    for check in checks:
+        found = check(setting)
+        findings.extend([found] if isinstance(found, Finding) else found)
+    return findings
+
+
+_COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+def render(findings: Iterable[Finding]) -> str:
+    """Return the report for people: one line a finding, what to do below it."""
+    lines = []
+    for finding in findings:
+        mark = click.style(f"{finding.level:4}", fg=_COLOURS[finding.level], bold=finding.level is not Level.OK)
+        lines.append(f"{mark}  {finding.check:15}  {finding.message}")
+        if finding.advice:
+            lines.append(f"{'':23}-> {finding.advice}")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option(
+    "--ca-dir", type=click.Path(path_type=Path), help="Folder of the CA. [default: $XDG_DATA_HOME/seamgate/ca]"
+)
+@click.option(
+    "--audit-dir", type=click.Path(path_type=Path), help="Folder of the journal, to see whether it can be written."
+)
+@click.option("--listen", multiple=True, help="ADDRESS:PORT that should be free; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(ca_dir: Path | None, audit_dir: Path | None, listen: tuple[str, ...], as_json: bool) -> None:
+    """Look at this machine: what works, what does not, and what to do about it."""
+    setting = Setting(
+        ca_dir=ca_dir or default_directory(),
+        audit_dir=audit_dir,
+        listen=tuple(_parse_listen(text) for text in listen),
+    )
+    findings = examine(setting)
+    healthy = not any(finding.level is Level.FAIL for finding in findings)
+    if as_json:
+        click.echo(json.dumps({"healthy": healthy, "findings": msgspec.to_builtins(findings)}, indent=2))
+    else:
+        click.echo(render(findings))
+    if not healthy:
+        raise SystemExit(EXIT_MISSING)
+
+
+def _parse_listen(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        raise click.BadParameter(f"{text!r} is not ADDRESS:PORT", param_hint="--listen")
+    return host.strip("[]"), int(port)
