@@ -108,6 +108,7 @@ class Journal:
         """
         self._config = config
         self._path: Path = config.file
+        self._path_text = os.fspath(self._path)
         self._clock = clock
         self._on_pending = on_pending or _ignore
         self._on_written = on_written
@@ -342,7 +343,7 @@ class Journal:
     def _in_place(self, head: Head) -> bool:
         """Return whether the path still leads to our file, with the size that we gave it, and the head to ours."""
         try:
-            there = os.stat(self._path, follow_symlinks=False)
+            there = os.stat(self._path_text, follow_symlinks=False)
         except OSError:
             return False
         return (
