@@ -1,0 +1,213 @@
+"""The built-in plugin that supplies credentials, keeps them from leaving elsewhere, and takes them out of responses.
+
+Loaded as `credentials` with the capability `secrets`. It implements three hooks: `supply_credential` puts a value in
+at the last hop; `judge_request` denies placeholders and real values where they do not belong; `open_inspector` opens a
+redactor for each response of a host that a credential is bound to. docs/credentials.md is its manual.
+
+Options:
+    placeholders_in_bodies: "deny" (the default) or "pass": whether a request may tell a placeholder to a host that its
+        credential is not bound to, in a body that was read to be judged. A placeholder is no secret; an agent that
+        prints its environment to a model is one who needs "pass".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from seamgate import CredentialError, Direction, Inspector, Reason, Request, Supply, Verdict, deny, hookimpl
+from seamgate.credentials.binding import Binding
+from seamgate.credentials.config import CredentialConfig, check_credentials
+from seamgate.credentials.injection import Injector
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.credentials.redaction import RedactionSet, Redactor
+from seamgate.credentials.scanner import Finding, RequestScanner, Surface
+from seamgate.credentials.secret import Secret
+from seamgate.credentials.sources import Source, open_source
+from seamgate.errors import ConfigError
+
+_HOSTS_REMEMBERED = 4096
+"""Redaction sets kept by host. Beyond it all are forgotten: only wildcard bindings get there."""
+
+
+class _HasCredentials(Protocol):
+    @property
+    def credentials(self) -> Mapping[str, CredentialConfig]: ...
+
+
+class _Context(Protocol):
+    """What this plugin uses of `seamgate.registry.PluginContext`."""
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+    @property
+    def config(self) -> _HasCredentials: ...
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """This plugin's options; see the module."""
+
+    placeholders_in_bodies: Literal["deny", "pass"] = "deny"
+
+
+class _Credential:
+    """One credential, put together. Its repr shows its name."""
+
+    __slots__ = ("binding", "config", "injector", "learnt", "name", "source")
+
+    def __init__(self, name: str, config: CredentialConfig, index: PlaceholderIndex) -> None:
+        self.name = name
+        self.config = config
+        self.binding = Binding(name, config)
+        self.injector = Injector(name, config, index)
+        self.source: Source = open_source(name, config.source, environ=os.environ, monotonic=time.monotonic)
+        self.learnt: tuple[Secret, ...] = ()  # the values that scanner and redactors know
+
+    def __repr__(self) -> str:
+        return f"<credential {self.name}>"
+
+
+class CredentialsPlugin:
+    """Supplies, guards and redacts the credentials of one generation of the configuration."""
+
+    def __init__(self, context: _Context) -> None:
+        """Open every source.
+
+        Raises:
+            ConfigError: a credential can't be used; the gateway does not start.
+        """
+        try:
+            self._options = msgspec.convert(dict(context.options), Options)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"options of the plugin credentials: {error}") from None
+        configs = context.config.credentials
+        check_credentials(configs)
+        self.placeholders = PlaceholderIndex(configs)
+        self._credentials = {name: _Credential(name, config, self.placeholders) for name, config in configs.items()}
+        self._redaction: dict[str, RedactionSet] = {}
+        self._scanner = self._learn()
+
+    def __repr__(self) -> str:
+        return f"<CredentialsPlugin: {', '.join(self._credentials) or 'no credentials'}>"
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def supply_credential(self, request: Request, credential: str) -> Supply | Awaitable[Supply] | None:
+        """Return what to put in: at once if the value is at hand, else an awaitable; None if the name is not ours.
+
+        Raises:
+            CredentialError: it must not go with this request, or there is no value.
+        """
+        known = self._credentials.get(credential)
+        if known is None:
+            return None
+        if request.target.scheme != "https" and not known.config.allow_http:
+            raise CredentialError(_over_plaintext(credential), reason=Reason.CREDENTIAL_OVER_PLAINTEXT)
+        if not known.binding.covers(request):
+            raise CredentialError(
+                f"credential {credential!r} is not bound to {request.method} {request.target.authority}{request.path}",
+                reason=Reason.CREDENTIAL_UNBOUND,
+            )
+        secret = known.source.current()
+        if secret is None:
+            return self._supply_later(known, request)
+        return self._supply_now(known, request, secret)
+
+    async def _supply_later(self, known: _Credential, request: Request) -> Supply:
+        return self._supply_now(known, request, await known.source.fetch())
+
+    def _supply_now(self, known: _Credential, request: Request, secret: Secret) -> Supply:
+        if known.source.known is not known.learnt:
+            self._scanner = self._learn()
+        return known.injector.supply(request, secret)
+
+    def _learn(self) -> RequestScanner:
+        """Take note of the sources' present values; forget the redaction sets made of the former ones."""
+        self._redaction.clear()
+        for each in self._credentials.values():
+            each.learnt = each.source.known
+        return RequestScanner(self.placeholders, _values(self._credentials.values()))
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def judge_request(self, request: Request) -> Verdict | None:
+        """Deny a placeholder or a real value where it does not belong; no opinion otherwise."""
+        if not self._scanner.suspicious(request):
+            return None
+        for finding in self._scanner.findings(request):
+            verdict = self._judge(request, finding)
+            if verdict is not None:
+                return verdict
+        return None
+
+    def _judge(self, request: Request, finding: Finding) -> Verdict | None:
+        if finding.leaking:
+            return deny(
+                f"the real value of the credential {finding.name!r} stands in the request ({finding.surface}): no guest"
+                " should know it; replace it at its issuer",
+                reason=Reason.SECRET_LEAVING,
+            )
+        known = self._credentials.get(finding.name)
+        if known is None:
+            return _misplaced("a placeholder stands in the request that belongs to no credential: check its name")
+        if finding.surface is Surface.BODY:
+            return self._judge_in_body(request, known)
+        if not known.binding.covers(request):
+            return _misplaced(
+                f"the placeholder of the credential {known.name!r} stands in a request that it is not bound to:"
+                f" {request.method} {request.target.authority}{request.path}"
+            )
+        if request.target.scheme != "https" and not known.config.allow_http:
+            return deny(_over_plaintext(known.name), reason=Reason.CREDENTIAL_OVER_PLAINTEXT)
+        swapped = finding.surface is Surface.HEADERS or (finding.surface is Surface.QUERY and known.config.swap_query)
+        if finding.encoded or not swapped:
+            return _misplaced(
+                f"the placeholder of the credential {known.name!r} stands where it is not swapped ({finding.surface}):"
+                " send it as it is in a header"
+            )
+        return None
+
+    def _judge_in_body(self, request: Request, known: _Credential) -> Verdict | None:
+        if self._options.placeholders_in_bodies == "pass" or known.binding.covers(request):
+            return None
+        return _misplaced(
+            f"the body of the request holds the placeholder of the credential {known.name!r}, which is not bound to"
+            f" {request.target.authority}"
+        )
+
+    # -- back --------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def open_inspector(self, request: Request, direction: Direction) -> Inspector | None:
+        """Open a redactor for a response of a host that any credential is bound to."""
+        if direction is not Direction.RESPONSE:
+            return None
+        patterns = self._redaction.get(request.target.host)
+        if patterns is None:
+            bound = (each for each in self._credentials.values() if each.binding.covers_target(request.target))
+            patterns = RedactionSet(_values(bound))
+            if len(self._redaction) >= _HOSTS_REMEMBERED:
+                self._redaction.clear()
+            self._redaction[request.target.host] = patterns
+        return Redactor(patterns) if patterns else None
+
+
+def _values(credentials: Iterable[_Credential]) -> Iterator[tuple[str, bytes]]:
+    for each in credentials:
+        for secret in each.learnt:
+            yield each.name, secret.reveal()
+
+
+def _misplaced(message: str) -> Verdict:
+    return deny(message, reason=Reason.PLACEHOLDER_MISPLACED)
+
+
+def _over_plaintext(name: str) -> str:
+    return f"the credential {name!r} never goes over plain http: ask over https"

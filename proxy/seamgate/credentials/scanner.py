@@ -1,0 +1,173 @@
+"""Looks through a request for placeholders and for real values, in every spelling, on every surface.
+
+The credentials plugin asks `suspicious` for each request: one pass of an automaton over the head (and over the body
+if it is here), about a microsecond whatever the number of credentials. Only a suspicious request is looked through
+in full by `findings`. Pure; nothing found here ever carries a value, only the credential's name and the surface.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+import re2
+
+from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
+from seamgate.credentials.encodings import all_forms, base64_forms
+from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex, decode_basic
+from seamgate.errors import ConfigError
+from seamgate.flow import Request
+
+_AUTOMATON_BYTES = 256 << 20
+"""What the automaton may grow to: 1,000 credentials need about a tenth."""
+_REMEMBERED, _REMEMBERED_SIZE_BYTES = 1024, 1024
+"""How many texts, up to which size, the findings are remembered for: a megabyte at most."""
+_JSON_ESCAPE = re.compile(rb"\\u00([0-7][0-9A-Fa-f])")
+
+
+class Surface(StrEnum):
+    """Where in a request something was found."""
+
+    HEADERS = "headers"
+    PATH = "path"
+    QUERY = "query"
+    BODY = "body"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something found.
+
+    Attributes:
+        surface: where.
+        name: the credential's name; "" for a placeholder that no credential has.
+        leaking: True for a real value, False for a placeholder.
+        encoded: the placeholder stands there in a spelling that is never swapped.
+    """
+
+    surface: Surface
+    name: str
+    leaking: bool = False
+    encoded: bool = False
+
+
+class RequestScanner:
+    """Searches for the placeholders of an index and for a set of real values."""
+
+    __slots__ = ("_body", "_encoded", "_head", "_index", "_remembered", "_values")
+
+    def __init__(self, index: PlaceholderIndex, values: Iterable[tuple[str, bytes]]) -> None:
+        """Prepare.
+
+        Args:
+            index: all placeholders.
+            values: (credential's name, real value).
+
+        Raises:
+            ConfigError: there are too many.
+        """
+        self._index = index
+        self._values = tuple({form: name for name, value in values for form in all_forms(value)}.items())
+        self._encoded = tuple((form, index.owner(text)) for text in index.texts for form in base64_forms(text))
+        needles = [*index.texts, *(form for form, _ in self._values), *(form for form, _ in self._encoded)]
+        prefix = _literal(DEFAULT_PLACEHOLDER_PREFIX.encode("ascii"))
+        # What was found in a header value or path: clients send the same ones again and again.
+        self._remembered: dict[tuple[Surface, bytes], tuple[Finding, ...]] = {}
+        # Basic is always looked into; there are few such requests.
+        self._head = _automaton([b"(?i:basic )", prefix, *map(_literal, needles)])
+        self._body = _automaton([*map(_literal, needles)] or [prefix])
+
+    def __repr__(self) -> str:
+        return f"<RequestScanner of {len(self._index.texts)} placeholders>"
+
+    def suspicious(self, request: Request) -> bool:
+        """Return whether `findings` is worth its time. Never False for a request that has findings."""
+        parts = [value for _, value in request.headers]
+        parts.append(request.path.encode("ascii", "replace"))
+        if request.query:
+            if "%" in request.query:
+                return True
+            parts.append(request.query.encode("ascii", "replace"))
+        if "%" in request.path or self._head.search(b"\n".join(parts)) is not None:
+            return True
+        return request.body is not None and self._body_suspicious(request.body)
+
+    def _body_suspicious(self, body: bytes) -> bool:
+        return b"\\u00" in body or b"%" in body or self._body.search(body) is not None
+
+    def findings(self, request: Request) -> Iterator[Finding]:
+        """Yield what stands in the request, real values before placeholders on each surface."""
+        for _, value in request.headers:
+            yield from self._remember(Surface.HEADERS, value)
+        yield from self._remember(Surface.PATH, request.path.encode("ascii", "replace"))
+        if request.query:
+            yield from self._remember(Surface.QUERY, request.query.encode("ascii", "replace"))
+        if request.body is not None:
+            yield from self._in_body(request.body)
+
+    def _remember(self, surface: Surface, text: bytes) -> tuple[Finding, ...]:
+        found = self._remembered.get((surface, text))
+        if found is None:
+            looked = self._in_header(text) if surface is Surface.HEADERS else self._in_text(surface, _spellings(text))
+            found = tuple(looked)
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            if len(text) <= _REMEMBERED_SIZE_BYTES:
+                self._remembered[surface, text] = found
+        return found
+
+    def _in_header(self, value: bytes) -> Iterator[Finding]:
+        inside = decode_basic(value)
+        if inside is None:
+            yield from self._in_text(Surface.HEADERS, [value])
+        else:
+            # What base64 hides was decoded: an encoded placeholder is one that can be swapped.
+            yield from self._leaks(Surface.HEADERS, [value, inside])
+            yield from (Finding(Surface.HEADERS, name) for name in self._index.names_in(inside))
+
+    def _in_body(self, body: bytes) -> Iterator[Finding]:
+        texts = [body]
+        if b"\\u00" in body:
+            texts.append(_JSON_ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), body))
+        if b"%" in body:
+            texts.append(unquote_to_bytes(body))
+        for finding in self._in_text(Surface.BODY, texts):
+            # Text about placeholders in general is no placeholder.
+            if finding.name != UNKNOWN:
+                yield finding
+
+    def _in_text(self, surface: Surface, texts: list[bytes]) -> Iterator[Finding]:
+        yield from self._leaks(surface, texts)
+        plain = self._index.names_in(texts[0])
+        yield from (Finding(surface, name) for name in plain)
+        for text in texts[1:]:
+            yield from (Finding(surface, name, encoded=True) for name in self._index.names_in(text)[len(plain) :])
+        for text in texts:
+            yield from (Finding(surface, name, encoded=True) for form, name in self._encoded if form in text)
+
+    def _leaks(self, surface: Surface, texts: list[bytes]) -> Iterator[Finding]:
+        for text in texts:
+            yield from (Finding(surface, name, leaking=True) for form, name in self._values if form in text)
+
+
+def _spellings(text: bytes) -> list[bytes]:
+    return [text, unquote_to_bytes(text)] if b"%" in text else [text]
+
+
+def _literal(text: bytes) -> bytes:
+    return b"".join(b"\\x%02x" % byte for byte in text)
+
+
+def _automaton(alternatives: list[bytes]) -> re2._Regexp:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.max_mem = _AUTOMATON_BYTES
+    options.log_errors = False  # the message would hold the pattern, and so the values
+    try:
+        return re2.compile(b"|".join(alternatives), options)
+    except re2.error:
+        pass  # raised outside, so that the error, which holds the pattern, is not its context
+    raise ConfigError("there are too many credentials to search requests for: use fewer, or several gateways")

@@ -1,0 +1,85 @@
+"""Redaction holds over every split, every pause and every overlap of secrets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seamgate.credentials.redaction import FLUSH_LIMIT_BYTES, RedactionSet, Redactor
+
+# Two letters, so that secrets overlap each other and themselves; upper case, so that no mark holds one.
+SECRETS = st.lists(st.text("AB", min_size=8, max_size=14).map(str.encode), min_size=1, max_size=3, unique=True)
+CUTS = st.lists(st.integers(0, 200), max_size=12)
+
+
+def pieces(text: bytes, cuts: list[int]) -> list[bytes]:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    return [text[start:stop] for start, stop in pairwise(places)]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
+    """Secrets, and a text that holds some of them whole and in part."""
+    secrets = draw(SECRETS)
+    parts = st.one_of(
+        st.sampled_from(secrets),
+        st.text("AB-", max_size=6).map(str.encode),
+        st.sampled_from(secrets).map(lambda s: s[:-1]),
+    )
+    return secrets, b"".join(draw(st.lists(parts, max_size=8)))
+
+
+@given(case=cases(), cuts=CUTS)
+def test_any_split_gives_the_same_output_without_a_secret(case: tuple[list[bytes], bytes], cuts: list[int]) -> None:
+    """Whole = pieces = byte by byte, and it is what `replace` says of the whole text."""
+    secrets, text = case
+    patterns = RedactionSet([("key", secret) for secret in secrets])
+    expected = patterns.replace(text)
+    assert not any(secret in expected for secret in secrets)
+    for split in ([text], pieces(text, cuts), pieces(text, list(range(len(text))))):
+        one = Redactor(patterns)
+        assert b"".join([*map(one.feed, split), one.finish()]) == expected
+
+
+@given(case=cases(), cuts=CUTS)
+def test_the_delay_is_bounded(case: tuple[list[bytes], bytes], cuts: list[int]) -> None:
+    """At any moment at most the longest spelling minus one byte is held back."""
+    secrets, text = case
+    patterns = RedactionSet([("key", secret) for secret in secrets])
+    one = Redactor(patterns)
+    for piece in pieces(text, cuts):
+        one.feed(piece)
+        assert len(one._tail) < patterns.longest
+
+
+@given(case=cases(), cuts=CUTS, pauses=st.lists(st.booleans(), min_size=16, max_size=16))
+def test_pauses_tell_at_most_a_few_characters(
+    case: tuple[list[bytes], bytes], cuts: list[int], pauses: list[bool]
+) -> None:
+    """With pauses anywhere, no secret comes out, and outside of what a pause let go the output is the same."""
+    secrets, text = case
+    patterns = RedactionSet([("key", secret) for secret in secrets])
+    one = Redactor(patterns)
+    given_out = b""
+    let_go = 0
+    for piece, pause in zip(pieces(text, cuts), pauses, strict=False):
+        given_out += one.feed(piece)
+        if pause:
+            early = one.flush()
+            assert len(early) <= FLUSH_LIMIT_BYTES
+            let_go += len(early)
+            given_out += early
+    given_out += one.finish()
+    expected = patterns.replace(text)
+    assert not any(secret in given_out for secret in secrets)
+    assert 0 <= len(given_out) - len(expected) <= let_go
+
+
+@given(case=cases())
+def test_headers_hold_no_secret(case: tuple[list[bytes], bytes]) -> None:
+    """Whatever stands in a value."""
+    secrets, text = case
+    headers = Redactor(RedactionSet([("key", secret) for secret in secrets])).head(((b"a", text), (b"b", b"c")))
+    assert not any(secret in value for secret in secrets for _, value in headers)

@@ -1,0 +1,69 @@
+"""`seamgate.credentials.binding`: which requests may carry a credential."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from seamgate.address import parse_authority
+from seamgate.credentials.binding import Binding
+from seamgate.credentials.config import CredentialConfig
+from seamgate.errors import ConfigError
+from seamgate.flow import Guest, Request
+
+
+def binding(**change: Any) -> Binding:
+    raw = {"source": {"env": "KEY"}, "hosts": ["api.example.com"], **change}
+    return Binding("key", msgspec.convert(raw, CredentialConfig))
+
+
+def request(method: str = "GET", host: str = "api.example.com", path: str = "/v1/x") -> Request:
+    return Request("1", Guest("g"), parse_authority(host, "https"), method, path)
+
+
+@pytest.mark.parametrize("host", ["example.com", "api.example.com.evil.com", "xapi.example.com", "127.0.0.1"])
+def test_other_hosts_are_not_covered(host: str) -> None:
+    """A host is matched whole: no suffix, no prefix, no apex."""
+    assert not binding().covers(request(host=host))
+    assert not binding(hosts=["*.api.example.com"]).covers(request())
+    assert not binding(hosts=["**"]).covers_target(parse_authority("127.0.0.1", "https"))
+
+
+def test_hosts_as_in_policy() -> None:
+    """Case and trailing dot are canonical, `*` is one label, `**` one or more."""
+    assert binding(hosts=["API.example.com."]).covers(request())
+    assert binding(hosts=["*.example.com"]).covers(request())
+    assert binding(hosts=["**.com"]).covers(request())
+    assert binding(hosts=["127.0.0.1"]).covers(request(host="127.0.0.1:8443"))
+
+
+def test_methods_and_paths() -> None:
+    """Absent means every one; GET implies HEAD; a path is matched whole."""
+    bound = binding(methods=["GET"], paths=["/v1/x", "/v2/**"])
+    assert bound.covers(request())
+    assert bound.covers(request("HEAD"))
+    assert bound.covers(request(path="/v2/a/b"))
+    assert not bound.covers(request("POST"))
+    assert not bound.covers(request(path="/v1/x/y"))
+    assert not bound.covers(request(path="/v1/X"))
+
+
+def test_the_caches_end() -> None:
+    """However many hosts and paths guests make up, the answers stay right and the memory bounded."""
+    bound = binding(hosts=["*.example.com"], paths=["/a/*"])
+    for number in range(2000):
+        assert bound.covers(request(host=f"h{number}.example.com", path=f"/a/{number}"))
+        assert not bound.covers(request(host=f"h{number}.example.org", path=f"/b/{number}"))
+    assert len(bound._by_host) <= 512
+    assert len(bound._by_path) <= 512
+
+
+@pytest.mark.parametrize(
+    "change", [{"hosts": ["https://x"]}, {"hosts": ["a*.example.com"]}, {"paths": ["v1"]}, {"methods": ["get"]}]
+)
+def test_bad_patterns_are_refused_at_start(change: dict[str, Any]) -> None:
+    """The message names the credential."""
+    with pytest.raises(ConfigError, match="credential 'key'"):
+        binding(**change)

@@ -1,0 +1,143 @@
+"""`seamgate.credentials.redaction`: exact values taken out of a stream."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote
+
+import pytest
+
+from seamgate.credentials.redaction import FLUSH_LIMIT_BYTES, RedactionSet, Redactor
+
+SECRET = b"s3cr3t/val+ue"
+MARK = b"[redacted:key]"
+
+
+def redactor(*values: bytes) -> Redactor:
+    return Redactor(RedactionSet([("key", value) for value in values or (SECRET,)]))
+
+
+def test_a_piece_without_anything_is_passed_on_as_it_is() -> None:
+    """Not even copied."""
+    piece = b"data: nothing to see here\n\n"
+    assert redactor().feed(piece) is piece
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        SECRET,
+        json.dumps(SECRET.decode()).strip('"').replace("/", "\\/").encode(),
+        quote(SECRET, safe="").encode(),
+        quote(SECRET, safe="").lower().encode(),
+    ],
+)
+def test_each_spelling_is_replaced(spelling: bytes) -> None:
+    """Plain, JSON with escaped slash, percent-encoded in both cases."""
+    assert redactor().feed(b"<" + spelling + b">") == b"<" + MARK + b">"
+
+
+@pytest.mark.parametrize("before", [b"", b"a", b"ab", b"user:"])
+@pytest.mark.parametrize("after", [b"", b"!", b"!!"])
+def test_base64_is_replaced_at_every_alignment(before: bytes, after: bytes) -> None:
+    """What is left is the neighbours and at most one character at either end."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        encoded = encode(before + SECRET + after)
+        given = redactor().feed(encoded + b"\n")
+        assert MARK in given
+        rest = given.replace(MARK, b"").strip(b"=\n")
+        assert len(rest) <= len(base64.b64encode(before)) + len(base64.b64encode(after)) + 1
+
+
+def test_split_at_every_place() -> None:
+    """In two pieces, whatever the place, the output is the same and nothing of the secret is in it."""
+    text = b"x" + SECRET + b"y" + SECRET[:5] + b"z"
+    for place in range(len(text) + 1):
+        one = redactor()
+        assert one.feed(text[:place]) + one.feed(text[place:]) + one.finish() == b"x" + MARK + b"y" + SECRET[:5] + b"z"
+
+
+def test_only_a_true_beginning_is_held_back() -> None:
+    """And it comes out once it turns out to be none."""
+    one = redactor()
+    assert one.feed(b"abc s3cr") == b"abc "
+    assert one.feed(b"et") == b"s3cret"
+    assert one.feed(b"abc s") == b"abc "
+    assert one.finish() == b"s"
+
+
+def test_an_event_is_never_held_back() -> None:
+    """No secret holds a line break, so what ends with one is decided, even right after a beginning."""
+    one = redactor()
+    event = b"data: s3cr3t/val\n\n"
+    assert one.feed(event) == event
+    assert one.flush() == b""
+
+
+def test_a_pause_gives_out_few_bytes_and_remembers_them() -> None:
+    """If the rest of the secret follows, it is still replaced."""
+    one = redactor()
+    assert one.feed(b"> s3c") == b"> "
+    assert one.flush() == b"s3c"
+    assert one.flush() == b""
+    assert one.feed(SECRET[3:] + b"!") == MARK + b"!"
+    assert len(b"s3c") == FLUSH_LIMIT_BYTES
+
+
+def test_a_pause_keeps_more_than_that() -> None:
+    """Four or more characters of a secret stay until the next byte decides."""
+    one = redactor()
+    one.feed(b"> s3cr")
+    assert one.flush() == b""
+    assert one.feed(b"!") == b"s3cr!"
+
+
+def test_given_bytes_are_not_given_twice() -> None:
+    """Neither when the beginning turns out to be none, nor at the end."""
+    one = redactor()
+    assert one.feed(b"s3") + one.flush() + one.feed(b"x") == b"s3x"
+    assert one.feed(b"s3") + one.flush() + one.finish() == b"s3"
+    two = redactor()
+    assert two.feed(b"s") + two.flush() + two.feed(b"3") + two.flush() + two.feed(b"c!") == b"s3c!"
+
+
+def test_the_longer_of_two_secrets_that_begin_alike_is_taken_whole() -> None:
+    """Over a split as well: the shorter one waits until the longer is decided."""
+    one = redactor(b"abcdefgh", b"abcdefghij")
+    assert one.feed(b"abcdefgh") == b""
+    assert one.feed(b"ij!") == MARK + b"!"
+    assert one.feed(b"abcdefgh") + one.feed(b"x") == MARK + b"x"
+    assert one.feed(b"abcdefghi") + one.finish() == MARK + b"i"
+
+
+def test_headers() -> None:
+    """Values are redacted, a header whose name holds a secret is dropped, the rest is the same object."""
+    clean = ((b"a", b"b"), (b"c", b"d"))
+    assert redactor().head(clean) is clean
+    named = RedactionSet([("key", b"x-lower-case-key")])
+    headers = ((b"x-echo", b"1 " + SECRET), (b"y-x-lower-case-key", b"1"), (b"z", b"x-lower-case-key"))
+    assert redactor().head(headers)[0] == (b"x-echo", b"1 " + MARK)
+    assert Redactor(named).head(headers) == (headers[0], (b"z", MARK))
+
+
+def test_no_repr_shows_a_spelling() -> None:
+    """Neither the set's nor the redactor's."""
+    one = redactor()
+    one.feed(b"s3cr3t/v")
+    assert "s3cr" not in f"{one!r} {RedactionSet([('key', SECRET)])!r}"
+
+
+def test_many_hits_cost_linear_time() -> None:
+    """A body full of secrets is no way to stall the gateway: places are not searched again for each hit."""
+
+    class Counting(bytes):
+        finds = 0
+
+        def find(self, *arguments: object) -> int:
+            Counting.finds += 1
+            return bytes.find(self, *arguments)  # type: ignore[arg-type]
+
+    text = Counting(SECRET * 1000)
+    assert sum(1 for _ in RedactionSet([("key", SECRET)]).hits(text)) == 1000
+    assert Counting.finds < 1000 + 20

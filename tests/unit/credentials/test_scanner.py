@@ -1,0 +1,100 @@
+"""`seamgate.credentials.scanner`: placeholders and real values in a request, in every spelling."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from seamgate.address import parse_authority
+from seamgate.credentials.config import CredentialConfig
+from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex
+from seamgate.credentials.scanner import Finding, RequestScanner, Surface
+from seamgate.flow import BodyState, Guest, Headers, Request
+
+VALUE = b"real/value+0123"
+
+
+def scanner() -> RequestScanner:
+    raw = {"source": {"env": "KEY"}, "hosts": ["h.example"], "placeholder": "sk-ant-api03-000"}
+    return RequestScanner(PlaceholderIndex({"key": msgspec.convert(raw, CredentialConfig)}), [("key", VALUE)])
+
+
+def request(headers: Headers = (), path: str = "/", query: str | None = None, body: bytes | None = None) -> Request:
+    state = BodyState.ABSENT if body is None else BodyState.COMPLETE
+    return Request("1", Guest("g"), parse_authority("h.example", "https"), "POST", path, query, headers, body, state)
+
+
+def findings(sent: Request) -> set[Finding]:
+    found = set(scanner().findings(sent))
+    assert scanner().suspicious(sent) or not found, "the quick test missed what the slow one finds"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sent", "surface"),
+    [
+        (request(((b"x", b"1 " + VALUE),)), Surface.HEADERS),
+        (request(((b"authorization", b"Basic " + base64.b64encode(b"me:" + VALUE)),)), Surface.HEADERS),
+        (request(((b"x", base64.b64encode(b"12" + VALUE)),)), Surface.HEADERS),
+        (request(path="/a/" + VALUE.decode()), Surface.PATH),
+        (request(path="/a/" + quote(VALUE, safe="")), Surface.PATH),
+        (request(query="k=" + VALUE.decode()), Surface.QUERY),
+        (request(query="k=" + "".join(f"%{byte:02x}" for byte in VALUE)), Surface.QUERY),
+        (request(query="k=" + base64.urlsafe_b64encode(VALUE).decode()), Surface.QUERY),
+        (request(body=b"x" + VALUE), Surface.BODY),
+        (request(body=json.dumps({"k": VALUE.decode()}).replace("/", "\\/").encode()), Surface.BODY),
+        (request(body="".join(f"\\u{byte:04x}" for byte in VALUE).encode()), Surface.BODY),
+        (request(body=base64.b64encode(b"1" + VALUE)), Surface.BODY),
+        (request(body=("k=" + quote(VALUE, safe="")).encode()), Surface.BODY),
+    ],
+)
+def test_a_real_value_is_found(sent: Request, surface: Surface) -> None:
+    """On every surface and in every spelling that clients produce."""
+    assert Finding(surface, "key", leaking=True) in findings(sent)
+
+
+@pytest.mark.parametrize("text", ["sgph-key", "sk-ant-api03-000"])
+def test_a_placeholder_is_found(text: str) -> None:
+    """Both of a credential's placeholders, and whether it stands as it is swapped."""
+    raw, coded = text.encode(), base64.b64encode(b"1" + text.encode())
+    hex_escapes = "".join(f"%{byte:02X}" for byte in raw)
+    assert findings(request(((b"x", b"Bearer " + raw),))) == {Finding(Surface.HEADERS, "key")}
+    in_basic = ((b"authorization", b"BASIC " + base64.b64encode(b"me:" + raw)),)
+    assert findings(request(in_basic)) == {Finding(Surface.HEADERS, "key")}
+    assert findings(request(((b"x", coded),))) == {Finding(Surface.HEADERS, "key", encoded=True)}
+    assert findings(request(path="/" + text)) == {Finding(Surface.PATH, "key")}
+    assert findings(request(query=f"k={text}")) == {Finding(Surface.QUERY, "key")}
+    assert findings(request(query=f"k={hex_escapes}")) == {Finding(Surface.QUERY, "key", encoded=True)}
+    assert findings(request(body=raw)) == {Finding(Surface.BODY, "key")}
+    assert findings(request(body=coded)) == {Finding(Surface.BODY, "key", encoded=True)}
+
+
+def test_an_unknown_placeholder_is_found_but_not_in_text() -> None:
+    """In a header it is a misspelt or revoked one; in a body it is talk about placeholders."""
+    assert findings(request(((b"x", b"sgph-nobody"),))) == {Finding(Surface.HEADERS, UNKNOWN)}
+    assert findings(request(body=b"sgph-nobody")) == set()
+
+
+def test_an_ordinary_request_is_not_suspicious() -> None:
+    """So it costs one pass."""
+    headers = ((b"accept", b"*/*"), (b"authorization", b"Bearer something-else"), (b"user-agent", b"x/1"))
+    assert not scanner().suspicious(request(headers, "/v1/messages", "a=b", b'{"model": "x"}'))
+
+
+def test_what_is_remembered_ends() -> None:
+    """Guests choose the texts, so their number and size are bounded, and the answers stay right."""
+    one = scanner()
+    for number in range(1500):
+        assert not set(one.findings(request(((b"x", b"%d" % number),))))
+    assert Finding(Surface.HEADERS, "key") in set(one.findings(request(((b"x", b"sgph-key" + b"y" * 5000),))))
+    assert len(one._remembered) <= 1024
+    assert all(len(text) <= 1024 for _, text in one._remembered)
+
+
+def test_no_repr_shows_a_value() -> None:
+    """Nor does a finding."""
+    assert "real" not in f"{scanner()!r} {findings(request(body=VALUE))}"
