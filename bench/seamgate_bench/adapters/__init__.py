@@ -1,0 +1,1 @@
+"""One module a peer: its configuration, its command line, and what it needs to be there."""

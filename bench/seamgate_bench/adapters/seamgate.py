@@ -1,0 +1,103 @@
+"""Seamgate, with all of its work switched on: interception, a policy of many rules, an injected credential, audit.
+
+The peers inject a header and no more. The policy holds the one rule that allows the bench's requests, allow rules for
+other hosts, and (one in ten) deny rules for the bench's own host, so that there is something to decide.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seamgate_bench.ground import CREDENTIAL_HEADER, NAME, Ground
+from seamgate_bench.load import Way
+from seamgate_bench.peers import Running
+from seamgate_bench.process import free_port, start
+from seamgate_bench.versions import printed_version
+
+COMMAND = Path(sys.executable).parent / "seamgate"
+GUEST = "bench"
+
+
+def policy(ground: Ground, rules: int) -> dict[str, Any]:
+    """Return a policy of `rules` rules (at least one)."""
+    allow = {"hosts": [NAME], "ports": [ground.upstream_port], "methods": ["GET", "POST"], "paths": ["/v1/**"]}
+    bench = {"id": "bench", "allow": allow, "credential": "bench", "reason": "the bench calls its upstream"}
+    others = [_other_rule(n) for n in range(1, rules)]
+    half = len(others) // 2
+    return {
+        "seamgate": 1,
+        "layer": "team",
+        "owner": "bench@example.com",
+        "rules": [*others[:half], bench, *others[half:]],
+    }
+
+
+def _other_rule(n: int) -> dict[str, Any]:
+    if n % 10 == 0:
+        return {
+            "id": f"closed-{n}",
+            "deny": {"hosts": [NAME], "paths": [f"/v1/closed-{n}/**"]},
+            "reason": "a path of the bench's host that is closed",
+        }
+    return {
+        "id": f"service-{n}",
+        "allow": {"hosts": [f"service-{n}.example.com"], "methods": ["GET", "POST"], "paths": ["/v1/**"]},
+        "reason": "a service that other guests call",
+    }
+
+
+def configuration(ground: Ground, room: Path, port: int) -> dict[str, Any]:
+    """Return seamgate.yaml."""
+    return {
+        "entries": {"proxy": {"listen": f"127.0.0.1:{port}"}},
+        "ca": {"dir": str(room / "ca")},
+        "policies": ["policy.yaml"],
+        "credentials": {
+            "bench": {"source": {"env": "BENCH_SECRET"}, "inject": {"header": CREDENTIAL_HEADER}, "hosts": [NAME]},
+        },
+        "guests": {GUEST: {"token": {"env": "BENCH_TOKEN"}}},
+        "audit": {"path": str(room / "audit.jsonl")},
+        "upstream": {
+            "ca": {NAME: str(ground.ca_cert)},
+            "addresses": {NAME: ["127.0.0.1"]},
+            "allow_private": [NAME],
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Seamgate:
+    """`seamgate serve` from the environment that runs the bench."""
+
+    name: str = "seamgate"
+    kind: str = "mitm"
+    rules: int = 100
+
+    def missing(self) -> str | None:
+        """Look for the command beside the running interpreter."""
+        return None if COMMAND.exists() else f"there is no {COMMAND.name} command beside {Path(sys.executable).name}"
+
+    def version(self) -> str:
+        """Ask seamgate."""
+        return printed_version([str(COMMAND), "--version"])
+
+    def launch(self, ground: Ground, room: Path) -> Running:
+        """Write its two files and start it."""
+        port, token = free_port(), secrets.token_hex(16)
+        (room / "policy.yaml").write_text(yaml.safe_dump(policy(ground, self.rules), sort_keys=False))
+        config = room / "seamgate.yaml"
+        config.write_text(yaml.safe_dump(configuration(ground, room, port), sort_keys=False))
+        env = {"BENCH_SECRET": ground.secret, "BENCH_TOKEN": token}
+        argv = [str(COMMAND), "serve", "-c", str(config)]
+        program = start(self.name, argv, directory=room, core=ground.proxy_core, env=env)
+        program.wait_for_port(port)
+        basic = base64.b64encode(f"{GUEST}:{token}".encode()).decode()
+        way = Way(mode="mitm", port=port, ca=room / "ca" / "ca.pem", proxy_authorization=f"Basic {basic}")
+        return Running(program, way, audit=room / "audit.jsonl")
