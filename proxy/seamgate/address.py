@@ -67,7 +67,7 @@ def canonical_name(text: str) -> str:
 
 def _to_a_labels(name: str) -> str:
     """IDNA 2003 through the standard library, then refuse whatever does not come back the same (UTS 46 confusions)."""
-    lowered = name.lower()
+    lowered = "".join(_lower(char, name) for char in name)
     try:
         encoded = ".".join(label.encode("idna").decode("ascii") for label in lowered.split("."))
         back = ".".join(label.encode("ascii").decode("idna") for label in encoded.split("."))
@@ -76,6 +76,14 @@ def _to_a_labels(name: str) -> str:
     if back != lowered:
         raise TargetError(f"{name!r} has look-alike characters: write its xn-- form, {encoded!r}")
     return encoded
+
+
+def _lower(char: str, name: str) -> str:
+    """Lower one character, but not by a change of script or letter: U+212A (Kelvin) is no "k"."""
+    low = char.lower()
+    if char not in (low, low.upper()):
+        raise TargetError(f"{name!r} has look-alike characters: write its xn-- form")
+    return low
 
 
 def canonical_address(text: str) -> str | None:
