@@ -1,0 +1,786 @@
+/* The extension module `_kvm`: machine.c, ring.c and jail.c as Python objects, and every number of wire.h.
+ *
+ * Guest memory is reached only through machine_at() and machine_user_at(). The interpreter's lock is released while a
+ * guest runs. No function here ends the process.
+ */
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#include <Python.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <x86intrin.h>
+
+#include "../native/jail.h"
+#include "../native/machine.h"
+#include "../native/ring.h"
+
+static PyObject *violation; /* RingViolation */
+
+/* ---- Machine */
+
+typedef struct {
+    PyObject_HEAD
+    struct machine m;
+    bool open;
+    u64 tsc0, mult, mono_ns;
+} MachineObject;
+
+static PyObject *os_error(const char *what)
+{
+    PyObject *args = Py_BuildValue("(iN)", errno, PyUnicode_FromFormat("%s: %s", what, strerror(errno)));
+    if (args) {
+        PyErr_SetObject(PyExc_OSError, args);
+        Py_DECREF(args);
+    }
+    return NULL;
+}
+
+static bool usable(MachineObject *self)
+{
+    if (!self->open)
+        PyErr_SetString(PyExc_ValueError, "the machine is closed");
+    return self->open;
+}
+
+static bool shim_of(const Py_buffer *file, struct wire_shim *out)
+{
+    if (file->len < (Py_ssize_t)sizeof *out || file->len > (Py_ssize_t)(GA_SHIM_DATA_END - GA_SHIM)) {
+        PyErr_SetString(PyExc_ValueError, "the shim's file has an impossible size");
+        return false;
+    }
+    memcpy(out, file->buf, sizeof *out);
+    if (out->magic != SHIM_MAGIC || out->abi != WIRE_ABI) {
+        PyErr_SetString(PyExc_ValueError, "the shim's file was built for another version; run make");
+        return false;
+    }
+    return true;
+}
+
+static int Machine_init(MachineObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"kvm", "shim", "landing", "first_bytes", "limit_bytes", "image", "image_bytes", "building",
+                            NULL};
+    struct machine_config c = {.image = -1};
+    Py_buffer shim;
+    int landing, building = 0;
+    unsigned long long first, limit, image_bytes = 0;
+    if (self->open) {
+        PyErr_SetString(PyExc_ValueError, "a machine is opened once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iy*iKK|iKp", names, &c.kvm, &shim, &landing, &first, &limit,
+                                     &c.image, &image_bytes, &building))
+        return -1;
+    bool ok = shim_of(&shim, &c.shim);
+    PyBuffer_Release(&shim);
+    if (!ok)
+        return -1;
+    c.landing = landing == LANDING_KERNEL ? LANDING_KERNEL : LANDING_USER;
+    c.first_bytes = first;
+    c.limit_bytes = limit;
+    c.image_bytes = image_bytes;
+    c.building = building;
+    const char *step = machine_open(&self->m, &c);
+    if (step) {
+        os_error(step);
+        return -1;
+    }
+    self->open = true;
+    return 0;
+}
+
+static PyObject *Machine_close(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->open) {
+        self->open = false;
+        Py_BEGIN_ALLOW_THREADS
+        machine_close(&self->m);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
+static void Machine_dealloc(MachineObject *self)
+{
+    if (self->open)
+        machine_close(&self->m);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *out_of_bounds(u64 address, u64 length)
+{
+    PyErr_Format(PyExc_IndexError, "guest memory %llu+%llu is out of bounds", address, length);
+    return NULL;
+}
+
+static PyObject *Machine_read(MachineObject *self, PyObject *args)
+{
+    unsigned long long address, length;
+    int any = 0;
+    if (!PyArg_ParseTuple(args, "KK|p", &address, &length, &any) || !usable(self))
+        return NULL;
+    const u8 *at = any ? machine_at(&self->m, address, length) : machine_user_at(&self->m, address, length);
+    if (!at)
+        return out_of_bounds(address, length);
+    /* SAFE: checked against the machine's memory one line above. */
+    return PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)length);
+}
+
+static PyObject *Machine_write(MachineObject *self, PyObject *args)
+{
+    unsigned long long address;
+    Py_buffer data;
+    int any = 0;
+    if (!PyArg_ParseTuple(args, "Ky*|p", &address, &data, &any))
+        return NULL;
+    u8 *at = NULL;
+    if (usable(self)) {
+        at = any ? machine_at(&self->m, address, (u64)data.len) : machine_user_at(&self->m, address, (u64)data.len);
+        if (at) /* SAFE: checked against the machine's memory one line above. */
+            memcpy(at, data.buf, (size_t)data.len);
+        else
+            out_of_bounds(address, (u64)data.len);
+    }
+    PyBuffer_Release(&data);
+    if (!at)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Reads or writes a file straight from or to guest memory. Returns the bytes, or raises OSError. */
+static PyObject *file_io(MachineObject *self, PyObject *args, bool write)
+{
+    int fd;
+    unsigned long long address, length;
+    long long offset;
+    if (!PyArg_ParseTuple(args, "iKKL", &fd, &address, &length, &offset) || !usable(self))
+        return NULL;
+    u8 *at = machine_user_at(&self->m, address, length);
+    if (!at)
+        return out_of_bounds(address, length);
+    ssize_t n;
+    /* SAFE: [at, at + length) lies in the machine's memory, checked above. */
+    Py_BEGIN_ALLOW_THREADS
+    n = write ? offset < 0 ? -2 : pwrite(fd, at, length, offset) : pread(fd, at, length, offset);
+    if (n == -2) {
+        off_t end = lseek(fd, 0, SEEK_END);
+        n = end < 0 ? -1 : pwrite(fd, at, length, end);
+    }
+    Py_END_ALLOW_THREADS
+    return n < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromSsize_t(n);
+}
+
+static PyObject *Machine_read_file(MachineObject *self, PyObject *args) { return file_io(self, args, false); }
+static PyObject *Machine_write_file(MachineObject *self, PyObject *args) { return file_io(self, args, true); }
+
+static PyObject *Machine_write_fixed(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    /* SAFE: a machine has at least 4 MiB. */
+    machine_write_fixed(self->m.memory, self->m.landing, &self->m.shim);
+    Py_RETURN_NONE;
+}
+
+/* set_params(tsc_khz, mono_ns, generation, pid, brk_start, brk_limit, mmap_low, start_rip, start_rsp): what the guest
+ * reads about itself; the clocks start now. */
+static PyObject *Machine_set_params(MachineObject *self, PyObject *args)
+{
+    unsigned long long khz, mono, generation, pid, brk_start, brk_limit, mmap_low, rip, rsp;
+    if (!PyArg_ParseTuple(args, "KKKKKKKKK", &khz, &mono, &generation, &pid, &brk_start, &brk_limit, &mmap_low, &rip,
+                          &rsp) || !usable(self))
+        return NULL;
+    if (!khz)
+        return PyErr_Format(PyExc_ValueError, "the frequency of the time stamp counter is not known");
+    struct timespec wall;
+    struct wire_params p = {.magic = PARAMS_MAGIC, .abi = WIRE_ABI, .generation = generation, .pid = pid,
+                            .yield_seq = self->m.yield_seq, .memory_end = self->m.end, .brk_start = brk_start,
+                            .brk_limit = brk_limit, .mmap_low = mmap_low, .start_rip = rip, .start_rsp = rsp,
+                            .flags = self->m.ring ? PARAMS_RING : 0};
+    p.mult = (u64)(((unsigned __int128)1000000 << 32) / khz);
+    p.mono_ns = mono;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    p.tsc0 = __rdtsc();
+    p.wall_offset_ns = (u64)wall.tv_sec * 1000000000 + (u64)wall.tv_nsec - mono;
+    self->tsc0 = p.tsc0;
+    self->mult = p.mult;
+    self->mono_ns = mono;
+    /* SAFE: GA_PARAMS lies below the 4 MiB that every machine has at least. */
+    memcpy(self->m.memory + GA_PARAMS, &p, sizeof p);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_now_ns(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    u64 ticks = __rdtsc() - self->tsc0;
+    return PyLong_FromUnsignedLongLong(self->mono_ns + (u64)((unsigned __int128)ticks * self->mult >> 32));
+}
+
+static PyObject *Machine_start(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    if (machine_start(&self->m))
+        return os_error("KVM_SET_REGS");
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_run(MachineObject *self, PyObject *args)
+{
+    unsigned long long slice_us, tick_us = 5000;
+    enum run_exit why;
+    if (!PyArg_ParseTuple(args, "K|K", &slice_us, &tick_us) || !usable(self))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    why = machine_run(&self->m, slice_us * 1000, tick_us * 1000);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(why);
+}
+
+static PyObject *Machine_request(MachineObject *self, PyObject *unused)
+{
+    struct wire_request r;
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    machine_request(&self->m, &r);
+    return Py_BuildValue("KKKKKKK", r.op, r.arg[0], r.arg[1], r.arg[2], r.arg[3], r.arg[4], r.arg[5]);
+}
+
+static PyObject *Machine_reply(MachineObject *self, PyObject *args)
+{
+    long long result;
+    unsigned long long extra = 0;
+    if (!PyArg_ParseTuple(args, "L|K", &result, &extra) || !usable(self))
+        return NULL;
+    machine_reply(&self->m, result, extra);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_trap(MachineObject *self, PyObject *unused)
+{
+    struct machine_trap t;
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    machine_trap(&self->m, &t);
+    return Py_BuildValue("KKKKKKK", t.vector, t.error, t.rip, t.cs, t.rflags, t.rsp, t.address);
+}
+
+static PyObject *Machine_save(MachineObject *self, PyObject *unused)
+{
+    struct machine_state s;
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    if (machine_save(&self->m, &s))
+        return os_error("reading the registers");
+    return PyBytes_FromStringAndSize((const char *)&s, sizeof s);
+}
+
+static PyObject *Machine_load(MachineObject *self, PyObject *args)
+{
+    Py_buffer state;
+    struct machine_state s;
+    if (!PyArg_ParseTuple(args, "y*", &state))
+        return NULL;
+    bool fits = state.len == sizeof s;
+    if (fits)
+        memcpy(&s, state.buf, sizeof s);
+    PyBuffer_Release(&state);
+    if (!fits)
+        return PyErr_Format(PyExc_ValueError, "a machine's state has %zu bytes", sizeof s);
+    if (!usable(self))
+        return NULL;
+    if (machine_load(&self->m, &s))
+        return os_error("setting the registers");
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_reset(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    if (machine_reset(&self->m))
+        return os_error("bringing a machine back to its template");
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_grow(MachineObject *self, PyObject *args)
+{
+    unsigned long long bytes;
+    if (!PyArg_ParseTuple(args, "K", &bytes) || !usable(self))
+        return NULL;
+    return PyLong_FromLongLong(machine_grow(&self->m, bytes));
+}
+
+static PyObject *Machine_release(MachineObject *self, PyObject *args)
+{
+    unsigned long long address, length;
+    if (!PyArg_ParseTuple(args, "KK", &address, &length) || !usable(self))
+        return NULL;
+    return PyLong_FromLong(machine_release(&self->m, address, length));
+}
+
+static PyObject *Machine_attach_ring(MachineObject *self, PyObject *args)
+{
+    int fd, doorbell;
+    if (!PyArg_ParseTuple(args, "ii", &fd, &doorbell) || !usable(self))
+        return NULL;
+    if (machine_attach_ring(&self->m, fd, doorbell))
+        return os_error("attaching the ring");
+    Py_RETURN_NONE;
+}
+
+/* prefault(list of (address, length)): unshares the pages that a guest is known to write, in one go. */
+static PyObject *Machine_prefault(MachineObject *self, PyObject *args)
+{
+    PyObject *ranges;
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &ranges) || !usable(self))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(ranges); i++) {
+        unsigned long long address, length;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(ranges, i), "KK", &address, &length))
+            return NULL;
+        u8 *at = machine_at(&self->m, address, length);
+        if (!at)
+            return out_of_bounds(address, length);
+        (void)madvise(at, length, 23 /* MADV_POPULATE_WRITE */); /* a hint: a failure costs time only */
+    }
+    Py_RETURN_NONE;
+}
+
+/* dirty_pages(): numbers of the pages of the template that this guest has unshared. */
+static PyObject *Machine_dirty_pages(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    size_t pages = self->m.template_bytes / 4096;
+    u64 *entries = PyMem_Calloc(pages ? pages : 1, sizeof *entries);
+    PyObject *list = entries ? PyList_New(0) : PyErr_NoMemory();
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    ssize_t want = (ssize_t)(pages * sizeof *entries);
+    if (list && (fd < 0 || pread(fd, entries, (size_t)want, (off_t)((u64)self->m.memory / 4096 * 8)) != want)) {
+        Py_CLEAR(list);
+        os_error("/proc/self/pagemap");
+    }
+    for (size_t i = 0; list && i < pages; i++) /* present or swapped, and not of a file: a private copy */
+        if (entries[i] >> 62 && !(entries[i] >> 61 & 1)) {
+            PyObject *n = PyLong_FromSize_t(i);
+            if (!n || PyList_Append(list, n))
+                Py_CLEAR(list);
+            Py_XDECREF(n);
+        }
+    if (fd >= 0)
+        close(fd);
+    PyMem_Free(entries);
+    return list;
+}
+
+static PyObject *get_end(MachineObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(self->m.end);
+}
+
+static PyObject *get_cpu_ns(MachineObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(self->m.cpu_ns);
+}
+
+static PyObject *get_exit(MachineObject *self, void *unused)
+{
+    (void)unused;
+    return Py_BuildValue("IK", self->m.exit_reason, self->m.detail);
+}
+
+static PyObject *get_control(MachineObject *self, void *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    /* SAFE: GA_CONTROL lies below the 4 MiB that every machine has at least. */
+    return PyBytes_FromStringAndSize((const char *)self->m.memory + GA_CONTROL, sizeof(struct wire_control));
+}
+
+static PyMethodDef machine_methods[] = {
+    {"close", (PyCFunction)Machine_close, METH_NOARGS, "Free the machine; may be called twice."},
+    {"read", (PyCFunction)Machine_read, METH_VARARGS, "read(address, length, any=False) -> bytes"},
+    {"write", (PyCFunction)Machine_write, METH_VARARGS, "write(address, data, any=False)"},
+    {"read_file", (PyCFunction)Machine_read_file, METH_VARARGS, "read_file(fd, address, length, offset) -> int"},
+    {"write_file", (PyCFunction)Machine_write_file, METH_VARARGS, "write_file(fd, address, length, offset) -> int"},
+    {"write_fixed", (PyCFunction)Machine_write_fixed, METH_NOARGS, "Write tables, descriptors, traps and landing."},
+    {"set_params", (PyCFunction)Machine_set_params, METH_VARARGS, "Write the parameter page; clocks start now."},
+    {"now_ns", (PyCFunction)Machine_now_ns, METH_NOARGS, "The guest's monotonic time."},
+    {"start", (PyCFunction)Machine_start, METH_NOARGS, "Set the first instruction."},
+    {"run", (PyCFunction)Machine_run, METH_VARARGS, "run(slice_us, tick_us=5000) -> RUN_*"},
+    {"request", (PyCFunction)Machine_request, METH_NOARGS, "(op, arg0..arg5)"},
+    {"reply", (PyCFunction)Machine_reply, METH_VARARGS, "reply(result, extra=0)"},
+    {"trap", (PyCFunction)Machine_trap, METH_NOARGS, "(vector, error, rip, cs, rflags, rsp, address)"},
+    {"save", (PyCFunction)Machine_save, METH_NOARGS, "The registers, as bytes."},
+    {"load", (PyCFunction)Machine_load, METH_VARARGS, "load(state)"},
+    {"reset", (PyCFunction)Machine_reset, METH_NOARGS, "Bring memory back to the template."},
+    {"grow", (PyCFunction)Machine_grow, METH_VARARGS, "grow(bytes) -> new end or -ENOMEM"},
+    {"release", (PyCFunction)Machine_release, METH_VARARGS, "release(address, length) -> 1 if it reads as zero"},
+    {"attach_ring", (PyCFunction)Machine_attach_ring, METH_VARARGS, "attach_ring(memfd, doorbell_eventfd)"},
+    {"prefault", (PyCFunction)Machine_prefault, METH_VARARGS, "prefault([(address, length), ...])"},
+    {"dirty_pages", (PyCFunction)Machine_dirty_pages, METH_NOARGS, "Pages of the template that were unshared."},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef machine_getset[] = {{"end", (getter)get_end, NULL, "End of memory.", NULL},
+                                       {"cpu_ns", (getter)get_cpu_ns, NULL, "CPU time so far.", NULL},
+                                       {"exit", (getter)get_exit, NULL, "(KVM exit reason, detail)", NULL},
+                                       {"control", (getter)get_control, NULL, "struct wire_control as bytes.", NULL},
+                                       {NULL, NULL, NULL, NULL, NULL}};
+
+static PyTypeObject MachineType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "seamgate_vmm._kvm.Machine",
+    .tp_doc = "Machine(kvm, shim, landing, first_bytes, limit_bytes, image=-1, image_bytes=0, building=False)",
+    .tp_basicsize = sizeof(MachineObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Machine_init,
+    .tp_dealloc = (destructor)Machine_dealloc,
+    .tp_methods = machine_methods,
+    .tp_getset = machine_getset,
+};
+
+/* ---- Ring */
+
+typedef struct {
+    PyObject_HEAD
+    struct ring ring;
+    u8 *payload; /* RING_MAX_PAYLOAD */
+} RingObject;
+
+static int Ring_init(RingObject *self, PyObject *args, PyObject *kwargs)
+{
+    int fd;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "i", &fd))
+        return -1;
+    if (self->ring.base) {
+        PyErr_SetString(PyExc_ValueError, "a ring is opened once");
+        return -1;
+    }
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK)) { /* a file that can shrink under us is a SIGBUS to come */
+        PyErr_SetString(PyExc_ValueError, "a ring's memory must be sealed against shrinking");
+        return -1;
+    }
+    if (lseek(fd, 0, SEEK_END) < (off_t)RING_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a ring's memory is too small");
+        return -1;
+    }
+    void *at = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        os_error("mmap of a ring");
+        return -1;
+    }
+    self->payload = PyMem_Malloc(RING_MAX_PAYLOAD);
+    if (!self->payload) {
+        munmap(at, RING_BYTES);
+        PyErr_NoMemory();
+        return -1;
+    }
+    ring_init(&self->ring, at);
+    return 0;
+}
+
+static PyObject *Ring_close(RingObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->ring.base)
+        munmap(self->ring.base, RING_BYTES);
+    self->ring.base = NULL;
+    Py_RETURN_NONE;
+}
+
+static void Ring_dealloc(RingObject *self)
+{
+    if (self->ring.base)
+        munmap(self->ring.base, RING_BYTES);
+    PyMem_Free(self->payload);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static bool ring_open(RingObject *self)
+{
+    if (!self->ring.base)
+        PyErr_SetString(PyExc_ValueError, "the ring is closed");
+    return self->ring.base != NULL;
+}
+
+static PyObject *ring_violation(enum ring_result what)
+{
+    PyErr_SetString(violation, what == RING_BAD_INDEX   ? "index"
+                               : what == RING_BAD_TYPE ? "type"
+                                                       : "length");
+    return NULL;
+}
+
+/* take(most) -> list of (type, stream, aux, payload); fewer than `most` means that the ring is empty. */
+static PyObject *Ring_take(RingObject *self, PyObject *args)
+{
+    int most;
+    if (!PyArg_ParseTuple(args, "i", &most) || !ring_open(self))
+        return NULL;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < most; i++) {
+        struct wire_frame f;
+        enum ring_result what = ring_take(&self->ring, &f, self->payload);
+        if (what == RING_NOTHING)
+            break;
+        PyObject *item = what == RING_FRAME ? Py_BuildValue("HIIy#", f.type, f.stream, f.aux, self->payload,
+                                                            (Py_ssize_t)f.length)
+                                            : ring_violation(what);
+        if (!item || PyList_Append(list, item))
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+/* put(type, stream, aux, payload) -> False without room */
+static PyObject *Ring_put(RingObject *self, PyObject *args)
+{
+    unsigned short type;
+    unsigned int stream, aux;
+    Py_buffer payload;
+    if (!PyArg_ParseTuple(args, "HIIy*", &type, &stream, &aux, &payload))
+        return NULL;
+    enum ring_result what = RING_BAD_LENGTH;
+    if (!ring_open(self)) {
+        PyBuffer_Release(&payload);
+        return NULL;
+    }
+    if (payload.len <= (Py_ssize_t)RING_MAX_PAYLOAD)
+        what = ring_put(&self->ring, type, stream, aux, payload.buf, (u32)payload.len);
+    PyBuffer_Release(&payload);
+    return what < 0 ? ring_violation(what) : PyBool_FromLong(what == RING_FRAME);
+}
+
+static PyObject *Ring_room(RingObject *self, PyObject *unused)
+{
+    (void)unused;
+    return ring_open(self) ? PyLong_FromUnsignedLong(ring_room(&self->ring)) : NULL;
+}
+
+static PyObject *Ring_wants_wake(RingObject *self, PyObject *unused)
+{
+    (void)unused;
+    return ring_open(self) ? PyBool_FromLong(ring_guest_wants_wake(&self->ring)) : NULL;
+}
+
+static PyObject *Ring_may_sleep(RingObject *self, PyObject *unused)
+{
+    (void)unused;
+    return ring_open(self) ? PyBool_FromLong(ring_may_sleep(&self->ring)) : NULL;
+}
+
+static PyMethodDef ring_methods[] = {
+    {"close", (PyCFunction)Ring_close, METH_NOARGS, "Unmap; may be called twice."},
+    {"take", (PyCFunction)Ring_take, METH_VARARGS, "take(most) -> [(type, stream, aux, payload)]"},
+    {"put", (PyCFunction)Ring_put, METH_VARARGS, "put(type, stream, aux, payload) -> bool"},
+    {"room", (PyCFunction)Ring_room, METH_NOARGS, "Payload that fits into one frame now."},
+    {"guest_wants_wake", (PyCFunction)Ring_wants_wake, METH_NOARGS, "True once after the guest went to sleep."},
+    {"may_sleep", (PyCFunction)Ring_may_sleep, METH_NOARGS, "True if the doorbell will ring for the next frame."},
+    {NULL, NULL, 0, NULL}};
+
+static PyTypeObject RingType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "seamgate_vmm._kvm.Ring",
+    .tp_doc = "Ring(memfd): the host's side of a guest's ring",
+    .tp_basicsize = sizeof(RingObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Ring_init,
+    .tp_dealloc = (destructor)Ring_dealloc,
+    .tp_methods = ring_methods,
+};
+
+/* ---- functions */
+
+/* probe(kvm) -> (privilege at which syscall lands, xcr0 seen in ring 3, flags after syscall) */
+static PyObject *py_probe(PyObject *module, PyObject *args)
+{
+    int kvm, landing;
+    u64 xcr0 = 0, flags = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "i", &kvm))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    landing = machine_probe(kvm, &xcr0, &flags);
+    Py_END_ALLOW_THREADS
+    return landing < 0 ? os_error("running the probe guest") : Py_BuildValue("iKK", landing, xcr0, flags);
+}
+
+/* fixed_pages(shim, landing) -> bytes: everything below GA_SHIM */
+static PyObject *py_fixed_pages(PyObject *module, PyObject *args)
+{
+    Py_buffer file;
+    int landing;
+    struct wire_shim shim;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*i", &file, &landing))
+        return NULL;
+    bool ok = shim_of(&file, &shim);
+    PyBuffer_Release(&file);
+    PyObject *out = ok ? PyBytes_FromStringAndSize(NULL, GA_SHIM) : NULL;
+    if (out)
+        machine_write_fixed((u8 *)PyBytes_AS_STRING(out), landing == 0 ? LANDING_KERNEL : LANDING_USER, &shim);
+    return out;
+}
+
+static PyObject *py_kvm_ioctl(PyObject *module, PyObject *args)
+{
+    int fd, extension;
+    const char *what;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "is|i", &fd, &what, &extension))
+        return NULL;
+    int result;
+    if (!strcmp(what, "api"))
+        result = ioctl(fd, KVM_GET_API_VERSION, 0UL);
+    else
+        result = ioctl(fd, KVM_CHECK_EXTENSION, (unsigned long)extension);
+    return result < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(result);
+}
+
+/* tsc_khz(kvm) -> frequency of the time stamp counter, by KVM */
+static PyObject *py_tsc_khz(PyObject *module, PyObject *args)
+{
+    int kvm, khz = -1, vm, vcpu = -1;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "i", &kvm))
+        return NULL;
+    vm = ioctl(kvm, KVM_CREATE_VM, 0UL);
+    if (vm >= 0)
+        vcpu = ioctl(vm, KVM_CREATE_VCPU, 0UL);
+    if (vcpu >= 0)
+        khz = ioctl(vcpu, KVM_GET_TSC_KHZ, 0UL);
+    PyObject *out = khz > 0 ? PyLong_FromLong(khz) : os_error("KVM_GET_TSC_KHZ");
+    if (vcpu >= 0)
+        close(vcpu);
+    if (vm >= 0)
+        close(vm);
+    return out;
+}
+
+static PyObject *py_no_new_privileges(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    if (jail_no_new_privileges())
+        return os_error("PR_SET_NO_NEW_PRIVS");
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_seccomp(PyObject *module, PyObject *args)
+{
+    int kill;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "p", &kill))
+        return NULL;
+    if (jail_seccomp(kill))
+        return os_error("seccomp");
+    Py_RETURN_NONE;
+}
+
+static const char **paths_of(PyObject *list, Py_ssize_t *n)
+{
+    *n = PyList_GET_SIZE(list);
+    const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+    for (Py_ssize_t i = 0; out && i < *n; i++) {
+        out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i));
+        if (!out[i]) {
+            PyMem_Free(out);
+            return NULL;
+        }
+    }
+    return out;
+}
+
+/* landlock(readable, writable) -> False if this kernel has none */
+static PyObject *py_landlock(PyObject *module, PyObject *args)
+{
+    PyObject *readable, *writable, *result = NULL;
+    Py_ssize_t n_readable = 0, n_writable = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &readable, &PyList_Type, &writable))
+        return NULL;
+    const char **r = paths_of(readable, &n_readable), **w = r ? paths_of(writable, &n_writable) : NULL;
+    if (r && w) {
+        int done = jail_landlock(r, (size_t)n_readable, w, (size_t)n_writable);
+        result = done < 0 ? os_error("landlock") : PyBool_FromLong(done);
+    }
+    PyMem_Free(r);
+    PyMem_Free(w);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"probe", py_probe, METH_VARARGS, "probe(kvm) -> (privilege, xcr0, flags)"},
+    {"fixed_pages", py_fixed_pages, METH_VARARGS, "fixed_pages(shim, landing) -> bytes"},
+    {"kvm_check", py_kvm_ioctl, METH_VARARGS, "kvm_check(kvm, 'api' | 'extension', number=0) -> int"},
+    {"tsc_khz", py_tsc_khz, METH_VARARGS, "tsc_khz(kvm) -> int"},
+    {"no_new_privileges", py_no_new_privileges, METH_NOARGS, "Never gain privileges again."},
+    {"seccomp", py_seccomp, METH_VARARGS, "seccomp(kill)"},
+    {"landlock", py_landlock, METH_VARARGS, "landlock(readable, writable) -> bool"},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kvm", "Machines, rings and jails.", -1, functions,
+                                    NULL, NULL, NULL, NULL};
+
+#define NUMBER(name) {#name, (long)(name)}
+static const struct { const char *name; long value; } numbers[] = {
+    NUMBER(WIRE_ABI), NUMBER(GA_SHIM), NUMBER(GA_SHIM_TEXT_END), NUMBER(GA_SHIM_DATA), NUMBER(GA_SHIM_DATA_END),
+    NUMBER(GA_PARAMS), NUMBER(GA_CONTROL), NUMBER(GA_VDSO), NUMBER(GA_VDSO_END), NUMBER(GA_STACK), NUMBER(GA_STACK_END),
+    NUMBER(GA_PROGRAM), NUMBER(GA_END), NUMBER(GA_RING), NUMBER(LANDING_USER), NUMBER(LANDING_KERNEL),
+    NUMBER(RUN_REQUEST), NUMBER(RUN_SLICE), NUMBER(RUN_TRAP), NUMBER(RUN_MEMORY), NUMBER(RUN_BROKEN), NUMBER(RUN_ERROR),
+    NUMBER(HOST_EXIT), NUMBER(HOST_ABORT), NUMBER(HOST_IDLE), NUMBER(HOST_WRITE), NUMBER(HOST_RANDOM),
+    NUMBER(HOST_GROW), NUMBER(HOST_RELEASE), NUMBER(HOST_UNSUPPORTED), NUMBER(HOST_CONTROL_READ),
+    NUMBER(HOST_CONTROL_WRITE), NUMBER(HOST_OPEN), NUMBER(HOST_CLOSE), NUMBER(HOST_PREAD), NUMBER(HOST_PWRITE),
+    NUMBER(HOST_STAT), NUMBER(HOST_FSTAT), NUMBER(HOST_ACCESS), NUMBER(HOST_READLINK), NUMBER(HOST_GETDENTS),
+    NUMBER(HOST_GETCWD), NUMBER(HOST_CHDIR), NUMBER(HOST_MKDIR), NUMBER(HOST_UNLINK), NUMBER(HOST_RENAME),
+    NUMBER(HOST_TRUNCATE), NUMBER(HOST_CHMOD), NUMBER(HOST_UTIMES), NUMBER(HOST_OP_END), NUMBER(HOST_AT_CWD),
+    NUMBER(SYSCALL_COUNTERS), NUMBER(RING_BYTES), NUMBER(RING_MAX_PAYLOAD), NUMBER(RING_RX_WINDOW),
+    NUMBER(RING_TX_WINDOW), NUMBER(RING_STREAMS), NUMBER(RING_TX_SIZE), NUMBER(RING_RX_SIZE), NUMBER(RING_TX_OFFSET),
+    NUMBER(RING_RX_OFFSET), NUMBER(FRAME_PAD), NUMBER(FRAME_OPEN), NUMBER(FRAME_OPENED), NUMBER(FRAME_DATA),
+    NUMBER(FRAME_FIN), NUMBER(FRAME_RESET), NUMBER(FRAME_CREDIT), NUMBER(FRAME_NAME_QUERY), NUMBER(FRAME_NAME_ANSWER),
+    {"CONTROL_CALLS_OFFSET", offsetof(struct wire_control, calls)},
+    {"STATE_BYTES", sizeof(struct machine_state)},
+};
+
+PyMODINIT_FUNC PyInit__kvm(void)
+{
+    PyObject *m = NULL;
+    if (PyType_Ready(&MachineType) || PyType_Ready(&RingType))
+        return NULL;
+    m = PyModule_Create(&module);
+    if (!m)
+        return NULL;
+    violation = PyErr_NewExceptionWithDoc("seamgate_vmm._kvm.RingViolation",
+                                          "A guest broke the rules of its ring: index, length or type.", NULL, NULL);
+    if (!violation || PyModule_AddObjectRef(m, "RingViolation", violation) ||
+        PyModule_AddObjectRef(m, "Machine", (PyObject *)&MachineType) ||
+        PyModule_AddObjectRef(m, "Ring", (PyObject *)&RingType))
+        goto out;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (PyModule_AddIntConstant(m, numbers[i].name, numbers[i].value))
+            goto out;
+    return m;
+out:
+    Py_DECREF(m);
+    return NULL;
+}

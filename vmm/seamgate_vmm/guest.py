@@ -1,0 +1,364 @@
+"""One guest's life: cold start from a program or restore from a template, step by step, until it ends.
+
+Runs on: one thread, the one that made it. `worker.py` steps many of these in turn; template building and tests step one.
+A step ends when the guest's slice is over, when it waits, or when it is over. The guest is hostile: whatever it asks is
+checked here or in the machine, and an impossible request ends it.
+"""
+
+import enum
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seamgate_vmm import _kvm
+from seamgate_vmm.elf import Layout, load_program, read_elf
+from seamgate_vmm.errors import VmmError
+from seamgate_vmm.files import FileService, Scratch
+from seamgate_vmm.host import Host, shim_file
+from seamgate_vmm.image import View
+from seamgate_vmm.outcome import Outcome, Reason
+from seamgate_vmm.syscalls import syscall_name
+
+MIB = 1 << 20
+UNNATURAL = 70  # EX_SOFTWARE: the exit status of a guest that did not end by itself
+_CONSOLE_CHUNK = 1 << 16
+_MAX_UNSUPPORTED = 256
+_FIRST_NS = 1_000_000_000  # a new guest's monotonic clock: not zero, which some programs take for unset
+_VECTORS = {
+    0: "division error",
+    1: "single step",
+    3: "breakpoint",
+    6: "invalid instruction",
+    7: "no FPU",
+    8: "double fault",
+    12: "stack fault",
+    13: "protection fault",
+    14: "bad address",
+    16: "floating-point error",
+    17: "misaligned access",
+    19: "SIMD floating-point error",
+}
+
+Console = Callable[[int, bytes], int]
+"""(descriptor 1 or 2, bytes) -> how many were taken; 0: none now, ask again later."""
+
+
+class State(enum.Enum):
+    """What a guest is doing between two steps."""
+
+    READY = "ready"  # step it
+    WAITING = "waiting"  # until `deadline_ns` (guest clock), or until its ring rings
+    CONSOLE = "console"  # until the console takes bytes
+    RENDEZVOUS = "rendezvous"  # it reads its job: answer with `give_job`
+    OVER = "over"  # see `outcome`
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a guest may use. Sizes in bytes; a time of 0 means no limit."""
+
+    memory_bytes: int = 256 * MIB
+    first_memory_bytes: int = 64 * MIB  # 2.5 KiB of kernel memory a MiB on shadow paging: not more than it needs
+    scratch_bytes: int = 64 * MIB
+    scratch_files: int = 4096
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    output_bytes: int = 0  # 0: no limit
+
+
+@dataclass(slots=True)
+class _Usage:
+    started: float = field(default_factory=time.monotonic)
+    output_bytes: int = 0
+
+
+class Guest:
+    """A machine with a program in it. Made by `boot` or by `Template.restore`."""
+
+    def __init__(
+        self,
+        machine: _kvm.Machine,
+        files: FileService,
+        console: Console,
+        limits: Limits,
+        layout: Layout,
+        pid: int,
+    ) -> None:
+        self.machine = machine
+        self.files = files
+        self.limits = limits
+        self.layout = layout
+        self.pid = pid
+        self.state = State.READY
+        self.deadline_ns: int | None = None
+        self.can_wake = False
+        self.outcome: Outcome | None = None
+        self.unsupported: Counter[str] = Counter()
+        self.notes: list[bytes] = []
+        self._console = console
+        self._usage = _Usage()
+        self._pending: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Guest pid {self.pid} {self.state.value}>"
+
+    # ---- stepping
+
+    def step(self, slice_us: int = 10_000) -> State:
+        """Run the guest for a slice, or until it waits or is over; return its state."""
+        if self.state is State.OVER:
+            return self.state
+        if self.state is State.WAITING:
+            self.machine.reply(0)
+        elif self._pending is not None and not self._answer(self._pending):
+            return self.state
+        self.state, self._pending = State.READY, None
+        end = time.monotonic() + slice_us / 1e6
+        while self.state is State.READY:
+            left = int((end - time.monotonic()) * 1e6)
+            if left <= 0:
+                break
+            self._one_exit(self.machine.run(left))
+        if self.state is not State.OVER:
+            self._check_limits()
+        return self.state
+
+    def _one_exit(self, why: int) -> None:
+        if why == _kvm.RUN_REQUEST:
+            request = self.machine.request()
+            if not self._answer(request):
+                self._pending = None if self.state is State.WAITING else request
+        elif why == _kvm.RUN_TRAP:
+            self._end(Reason.FAULT, UNNATURAL, self._trap_text())
+        elif why == _kvm.RUN_MEMORY:
+            self._end(Reason.OUT_OF_MEMORY_RANGE, UNNATURAL, f"touched address {self.machine.exit[1]:#x}, no memory there")
+        elif why != _kvm.RUN_SLICE:
+            reason, detail = self.machine.exit
+            text = os.strerror(detail) if why == _kvm.RUN_ERROR else f"KVM exit {reason}, detail {detail}"
+            self._end(Reason.MACHINE_FAILED, UNNATURAL, text)
+
+    def _trap_text(self) -> str:
+        vector, error, rip, _, _, rsp, address = self.machine.trap()
+        name = _VECTORS.get(vector, f"exception {vector}")
+        where = f" {address:#x}" if vector == 14 else ""
+        return f"{name}{where} at instruction {rip:#x}, stack {rsp:#x}, error {error:#x}"
+
+    def _check_limits(self) -> None:
+        limits = self.limits
+        if limits.cpu_s and self.machine.cpu_ns > limits.cpu_s * 1e9:
+            self._end(Reason.CPU_LIMIT, UNNATURAL, f"used more than {limits.cpu_s:g} s of CPU time")
+        elif limits.wall_s and time.monotonic() - self._usage.started > limits.wall_s:
+            self._end(Reason.WALL_LIMIT, UNNATURAL, f"ran longer than {limits.wall_s:g} s")
+
+    def _end(self, reason: Reason, code: int, detail: str = "") -> None:
+        self.state = State.OVER
+        self.outcome = Outcome(reason, code, detail, dict(self.unsupported), self.machine.cpu_ns / 1e9)
+
+    def stop(self, reason: Reason = Reason.STOPPED, detail: str = "", code: int = UNNATURAL) -> None:
+        """End the guest now, whatever it does."""
+        if self.state is not State.OVER:
+            self._end(reason, code, detail)
+
+    def close(self) -> None:
+        """Free the machine and the open files. The outcome stays."""
+        self.stop()
+        self.files.close()
+        self.machine.close()
+
+    # ---- requests
+
+    def _answer(self, request: tuple[int, ...]) -> bool:
+        """Answer a request. Return False if it cannot be answered now; the state says what it waits for."""
+        op, *arguments = request
+        result = self.files.handle(op, tuple(arguments))
+        if result is None:
+            result = self._other(op, arguments)
+        if result is None:
+            return False
+        if isinstance(result, tuple):
+            self.machine.reply(*result)
+        else:
+            self.machine.reply(result)
+        return True
+
+    def _other(self, op: int, a: list[int]) -> int | None:
+        if op == _kvm.HOST_WRITE:
+            return self._write_console(a[0], a[1], a[2])
+        if op == _kvm.HOST_IDLE:
+            return self._idle(a[0], bool(a[1]))
+        if op == _kvm.HOST_RANDOM:
+            length = min(a[1], 1 << 20)
+            return self._to_guest(a[0], os.urandom(length))
+        if op == _kvm.HOST_GROW:
+            return self.machine.grow(a[0])
+        if op == _kvm.HOST_RELEASE:
+            return self.machine.release(a[0], a[1])
+        if op == _kvm.HOST_UNSUPPORTED:
+            if len(self.unsupported) < _MAX_UNSUPPORTED:
+                self.unsupported[syscall_name(a[0])] += 1
+            return 0
+        if op == _kvm.HOST_CONTROL_WRITE:
+            return self._take_note(a[0], a[1])
+        return self._ending(op, a)
+
+    def _ending(self, op: int, a: list[int]) -> None:
+        if op == _kvm.HOST_EXIT:
+            self._end(Reason.EXITED, a[0] & 0xFF)
+        elif op == _kvm.HOST_ABORT:
+            self._end(Reason.SIGNALLED, 128 + (a[0] & 0x7F), f"signal {a[0] & 0x7F}")
+        elif op == _kvm.HOST_CONTROL_READ:
+            self.state = State.RENDEZVOUS
+        else:
+            self._end(Reason.BAD_REQUEST, UNNATURAL, f"request {op}")
+
+    def _to_guest(self, address: int, data: bytes) -> int:
+        try:
+            self.machine.write(address, data)
+        except IndexError:
+            return -14  # EFAULT
+        return len(data)
+
+    def _from_guest(self, address: int, length: int) -> bytes | None:
+        try:
+            return self.machine.read(address, length)
+        except IndexError:
+            return None
+
+    def _write_console(self, fd: int, address: int, length: int) -> int | None:
+        data = self._from_guest(address, min(length, _CONSOLE_CHUNK))
+        if data is None or fd not in (1, 2):
+            return -14 if data is None else -9
+        taken = self._console(fd, data)
+        if taken == 0:
+            self.state = State.CONSOLE
+            return None
+        self._usage.output_bytes += taken
+        if self.limits.output_bytes and self._usage.output_bytes > self.limits.output_bytes:
+            self._end(Reason.OUTPUT_LIMIT, UNNATURAL, f"wrote more than {self.limits.output_bytes} bytes")
+            return None
+        return taken
+
+    def _idle(self, deadline_ns: int, can_wake: bool) -> int | None:
+        if deadline_ns == 0 and not can_wake:
+            self._end(Reason.DEADLOCK, UNNATURAL, "every thread waits, and nothing can wake one")
+            return None
+        if deadline_ns and self.machine.now_ns() >= deadline_ns:
+            return 0
+        self.state, self.deadline_ns, self.can_wake = State.WAITING, deadline_ns or None, can_wake
+        return None
+
+    def _take_note(self, address: int, length: int) -> int:
+        data = self._from_guest(address, min(length, 4096))
+        if data is None:
+            return -14
+        if len(self.notes) < 64:
+            self.notes.append(data)
+        return len(data)
+
+    def wait_s(self) -> float | None:
+        """Seconds until a waiting guest wants to go on; None if only its ring can wake it."""
+        if self.deadline_ns is None:
+            return None
+        return max(0.0, (self.deadline_ns - self.machine.now_ns()) / 1e9)
+
+    # ---- the rendezvous of a template
+
+    def give_job(self, job: bytes) -> None:
+        """Answer a guest at its rendezvous; it goes on with its next step. Raises: VmmError if it does not fit."""
+        if self.state is not State.RENDEZVOUS:
+            raise VmmError(f"{self!r} is not at its rendezvous")
+        request = self._pending or self.machine.request()
+        self.answer_rendezvous(request[1], request[2], job)
+
+    def answer_rendezvous(self, address: int, room: int, job: bytes) -> None:
+        """Write the job where the template asked for it."""
+        if len(job) > room:
+            raise VmmError(f"the job has {len(job)} bytes; this template takes {room}; shorten arguments and environment")
+        self.machine.write(address, job)
+        self.machine.reply(len(job))
+        self._pending = None
+        self.state = State.READY
+
+    # ---- reports
+
+    def calls(self) -> dict[str, int]:
+        """How often each system call was made, as the guest counts it: for reports, never for policy."""
+        raw = memoryview(self.machine.control)[_kvm.CONTROL_CALLS_OFFSET :].cast("I")
+        return {syscall_name(n): raw[n] for n in range(_kvm.SYSCALL_COUNTERS) if raw[n]}
+
+
+def round_memory(size: int) -> int:
+    """Round up to what a machine takes: whole 2 MiB."""
+    return -(-size // (2 * MIB)) * 2 * MIB
+
+
+def boot(
+    host: Host,
+    view: View,
+    program: Path,
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    console: Console,
+    limits: Limits | None = None,
+    *,
+    cwd: str = "/",
+    pid: int = 1000,
+    image: int = -1,
+) -> Guest:
+    """Start a program in a new machine, cold.
+
+    program: an ELF program, by its path on the host, which is its path in the guest too.
+    image: a writable memfd to keep the memory in, for building a template; -1: private memory.
+    Raises: ProgramError, KvmUnusable.
+    """
+    limits = limits or Limits()
+    first = round_memory(limits.first_memory_bytes)
+    elf = read_elf(program.resolve())
+    loader = read_elf(Path(elf.interpreter).resolve()) if elf.interpreter else None
+    machine = _kvm.Machine(
+        host.kvm,
+        shim_file(),
+        host.landing,
+        first,
+        max(first, round_memory(limits.memory_bytes)),
+        image,
+        first if image >= 0 else 0,
+        image >= 0,
+    )
+    try:
+        machine.write_fixed()
+        machine.write(_kvm.GA_SHIM, shim_file(), True)
+        layout = load_program(
+            machine,
+            elf,
+            loader,
+            [os.fsencode(a) for a in arguments],
+            [os.fsencode(f"{k}={v}") for k, v in environment.items()],
+            16 * MIB if first >= 64 * MIB else first // 4,
+        )
+        set_params(machine, host, layout, _FIRST_NS, 0, pid)
+        machine.start()
+    except BaseException:
+        machine.close()
+        raise
+    files = FileService(machine, view, Scratch(limits.scratch_bytes, limits.scratch_files), cwd)
+    files.program = str(program)
+    return Guest(machine, files, console, limits, layout, pid)
+
+
+def set_params(machine: _kvm.Machine, host: Host, layout: Layout, mono_ns: int, generation: int, pid: int) -> None:
+    """Write a guest's parameter page; its clocks start now."""
+    machine.set_params(
+        host.tsc_khz,
+        mono_ns,
+        generation,
+        pid,
+        layout.brk_start,
+        layout.brk_limit,
+        layout.mmap_low,
+        layout.start_rip,
+        layout.start_rsp,
+    )
