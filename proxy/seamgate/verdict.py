@@ -44,6 +44,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
         credentials: names of the credentials that the rule selects, in the order of the rule.
         inspect: names of the inspectors that the rule asks for.
         limits: the selected rule's limits.
+        addresses: classes of addresses (`seamgate.address.AddressClass`) and networks in CIDR form, beyond public
+            ones, that the rules let the host resolve to.
         would_deny: the message of a rule in audit mode that would have denied; "" if none would have.
         would_rule: the id of that rule.
     """
@@ -57,6 +59,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     limits: Limits | None = None
     would_deny: str = ""
     would_rule: str = ""
+    addresses: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> bool:

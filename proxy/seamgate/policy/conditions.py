@@ -1,0 +1,399 @@
+"""Conditions of rules on query, headers and body, in a logic of four values.
+
+A condition is asked in the spirit of its rule. For an allow (*strict*) each reading that an origin may have of the
+request must match: every one of repeated parameters, names and values exactly as written. For a deny (*lenient*) it is
+enough that any reading matches: any of repeated parameters, without case. What can't be read is UNKNOWN: no for an
+allow, yes for a deny. What has not arrived yet is PENDING.
+
+Built by the loader, asked by `evaluation` with one `View` per judgement, which reads each part at most once. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, TypeAlias
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from seamgate.flow import BodyState, Request
+from seamgate.policy.expressions import Expression, Fields, Unevaluable
+from seamgate.policy.jsonbody import JsonRefused, parse_json
+from seamgate.policy.patterns import Glob
+
+
+class Outcome(IntEnum):
+    """The value of a condition, or of all conditions of a rule."""
+
+    NO = 0
+    YES = 1
+    UNKNOWN = 2
+    """Can't be evaluated for this request, and more of it would not help."""
+    PENDING = 3
+    """Needs the body, which has not been read yet."""
+
+
+Pairs: TypeAlias = list[tuple[str, str]]
+_SEPARATOR = re.compile("[&;]")
+_WRONG = {
+    BodyState.OVERSIZE: "the body is larger than what is held to judge it",
+    BodyState.UNDECODABLE: "the body's content coding can't be decoded",
+    BodyState.PENDING: "the body has not been read yet",
+}
+
+
+class View:
+    """One request, read for conditions: query, headers and JSON each at most once."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    @cached_property
+    def query(self) -> Pairs:
+        """The decoded parameters in order, names as sent.
+
+        Raises:
+            Unevaluable: an escape is not UTF-8, or ";" may separate parameters or not.
+        """
+        text = self.request.query or ""
+        if ";" in text:
+            raise Unevaluable('the query holds ";", which some origins take for a separator')
+        return _parse_query(text, "&")
+
+    @cached_property
+    def lenient_query(self) -> Pairs:
+        """The decoded parameters as the most lenient origin reads them, names without case.
+
+        Raises:
+            Unevaluable: an escape is not UTF-8.
+        """
+        return [(name.casefold(), value) for name, value in _parse_query(self.request.query or "", None)]
+
+    @cached_property
+    def headers(self) -> Pairs:
+        """The headers in order, names lower-case, values as Latin-1 text."""
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.request.headers]
+
+    @cached_property
+    def json(self) -> Any:
+        """The body's JSON value. Ask `body_outcome` before.
+
+        Raises:
+            Unevaluable: it is not strict JSON.
+        """
+        try:
+            return parse_json(self.request.body or b"")
+        except JsonRefused as error:
+            raise Unevaluable(str(error)) from None
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body is here to be read."""
+        return self.request.body_state is BodyState.COMPLETE and bool(self.request.body)
+
+    def require_body(self) -> Outcome | None:
+        """Return PENDING while the body is not here, None if it is here or there is none.
+
+        Raises:
+            Unevaluable: it will never be.
+        """
+        state = self.request.body_state
+        if state is BodyState.PENDING:
+            return Outcome.PENDING
+        if state in _WRONG:
+            raise Unevaluable(_WRONG[state])
+        return None
+
+    def context(self, fields: dict[str, Fields], max_values: int) -> dict[str, Any]:
+        """Return what an expression is given: the fields that it names.
+
+        Raises:
+            Unevaluable: a part can't be read, is ambiguous or too large.
+        """
+        context: dict[str, Any] = {}
+        if "request" in fields:
+            wanted = fields["request"]
+            names = wanted if wanted is not None else dict.fromkeys(_READERS)
+            context["request"] = {}
+            for name, inner in names.items():
+                value = _READERS[name](self, inner)
+                if value is not _ABSENT:
+                    context["request"][name] = value
+        if "guest" in fields:
+            guest = self.request.guest
+            context["guest"] = {"id": guest.id, "labels": dict(guest.labels), "isolation": guest.isolation.value}
+        _check_size(context, max_values)
+        return context
+
+
+_ABSENT: Any = object()
+
+
+def _parse_query(text: str, separator: str | None) -> Pairs:
+    if not text:
+        return []
+    parts = text.split(separator) if separator else _SEPARATOR.split(text)
+    try:
+        pairs = []
+        for part in parts:
+            if part:
+                name, _, value = part.partition("=")
+                pairs.append((unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict")))
+        return pairs
+    except UnicodeDecodeError:
+        raise Unevaluable("the query has escapes that are not UTF-8") from None
+
+
+def _named(pairs: Pairs, wanted: Fields, what: str) -> dict[str, str]:
+    """Return name to value for the wanted names. One that occurs twice has no value that all origins agree on."""
+    result: dict[str, str] = {}
+    folded = {name.casefold(): name for name in wanted} if wanted is not None else None
+    for name, value in pairs:
+        if folded is not None and name.casefold() not in folded:
+            continue
+        if name in result or (folded is not None and name != folded[name.casefold()]):
+            raise Unevaluable(f"the {what} {name!r} occurs more than once, or in another spelling")
+        result[name] = value
+    return result
+
+
+def _read_json(view: View, wanted: Fields) -> Any:
+    return pick(view.json, wanted) if view.has_body else _ABSENT
+
+
+_READERS: dict[str, Any] = {
+    "method": lambda view, _: view.request.method,
+    "scheme": lambda view, _: view.request.target.scheme,
+    "host": lambda view, _: view.request.target.host,
+    "port": lambda view, _: view.request.target.port,
+    "path": lambda view, _: view.request.path,
+    "query": lambda view, wanted: _named(view.query, wanted, "parameter"),
+    "headers": lambda view, wanted: _named(view.headers, wanted, "header"),
+    "json": _read_json,
+}
+
+
+def pick(value: Any, wanted: Fields) -> Any:
+    """Return the part of a JSON value that the fields name; where they name what a value has not, that value whole.
+
+    Raises:
+        Unevaluable: a key that is named is there in two spellings.
+    """
+    if wanted is None or type(value) is not dict:
+        return value
+    members = ((name, _member(value, name), inner) for name, inner in wanted.items())
+    return {name: pick(found, inner) for name, found, inner in members if found is not _ABSENT}
+
+
+def _member(mapping: dict[str, Any], name: str) -> Any:
+    """Return the member of this name. Some JSON libraries match keys without case, so a second spelling is refused."""
+    folded = name.casefold()
+    if sum(key.casefold() == folded for key in mapping) > 1:
+        raise Unevaluable(f"the body's JSON has the key {name!r} in two spellings")
+    return mapping.get(name, _ABSENT)
+
+
+def _check_size(value: Any, limit: int) -> None:
+    count, level = 0, [value]
+    while level:
+        count += len(level)
+        if count > limit:
+            raise Unevaluable(f"it needs more than {limit} values of the request")
+        below: list[Any] = []
+        for each in level:
+            if type(each) is dict:
+                below.extend(each.values())
+            elif type(each) is list:
+                below.extend(each)
+        level = below
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One condition. `lenient`: it belongs to a deny.
+
+    Attributes:
+        lenient: see the module.
+    """
+
+    lenient: bool
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether it may be PENDING."""
+        return False
+
+    @property
+    def label(self) -> str:
+        """What it asks for, for people, without any value of a request."""
+        raise NotImplementedError
+
+    def judge(self, view: View) -> Outcome:
+        """Return the outcome; whatever can't be read is UNKNOWN."""
+        try:
+            return self._judge(view)
+        except Unevaluable:
+            return Outcome.UNKNOWN
+
+    def explain(self, view: View) -> str:
+        """Say why the outcome is not YES, without any value of the request."""
+        try:
+            outcome = self._judge(view)
+        except Unevaluable as error:
+            return f"{self.label} can't be evaluated: {error}"
+        return f"{self.label} needs the body" if outcome is Outcome.PENDING else f"{self.label} does not hold"
+
+    def _judge(self, view: View) -> Outcome:
+        raise NotImplementedError
+
+
+class ValueCondition(Condition, frozen=True):
+    """On a query parameter or header.
+
+    Attributes:
+        kind: "query" or "headers".
+        name: as written; lower-case for a header.
+        globs: any of which; None: see `present`.
+        present: whether it must be there, or must not be.
+    """
+
+    kind: str
+    name: str
+    globs: tuple[Glob, ...] | None = None
+    present: bool = True
+
+    @property
+    def label(self) -> str:
+        """As written."""
+        if self.globs is None:
+            return f"{self.kind} {self.name}: {'true' if self.present else 'false'}"
+        return f"{self.kind} {self.name}: {' or '.join(glob.text for glob in self.globs)}"
+
+    def _judge(self, view: View) -> Outcome:
+        folded = self.name.casefold()
+        if self.globs is None:
+            # Present in the strict sense: under its own name. Absent in the strict sense: under none.
+            lenient = self.lenient == self.present
+            found = any(name == (folded if lenient else self.name) for name, _ in self._pairs(view, lenient))
+            return Outcome(found == self.present)
+        if self.lenient:
+            globs = [glob.folded() for glob in self.globs]
+            texts = [text for name, value in self._pairs(view, True) if name == folded for text in self._texts(value)]
+            return Outcome(any(glob.matches(text.casefold()) for text in texts for glob in globs))
+        pairs = [(name, value) for name, value in self._pairs(view, False) if name.casefold() == folded]
+        matched = all(any(glob.matches(value) for glob in self.globs) for _, value in pairs)
+        return Outcome(bool(pairs) and matched and all(name == self.name for name, _ in pairs))
+
+    def _pairs(self, view: View, lenient: bool) -> Pairs:
+        if self.kind == "headers":
+            return view.headers
+        return view.lenient_query if lenient else view.query
+
+    def _texts(self, value: str) -> Iterator[str]:
+        yield value
+        if self.kind == "headers" and "," in value:
+            yield from (part.strip() for part in value.split(","))
+
+
+Scalar: TypeAlias = bool | int | float | str | None
+
+
+class JsonCondition(Condition, frozen=True):
+    """On a member of a JSON body. Lists on the way are entered.
+
+    Attributes:
+        path: keys from the root.
+        values: any of which; text is a `Glob`.
+    """
+
+    path: tuple[str, ...]
+    values: tuple[Glob | bool | int | float | None, ...]
+
+    @property
+    def needs_body(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """As written."""
+        texts = [value.text if isinstance(value, Glob) else _json_text(value) for value in self.values]
+        return f"json {'.'.join(self.path)}: {' or '.join(texts)}"
+
+    def _judge(self, view: View) -> Outcome:
+        pending = view.require_body()
+        if pending is not None:
+            return pending
+        if not view.has_body:
+            return Outcome.NO
+        found = list(self._reach(view.json, 0))
+        if self.lenient:
+            return Outcome(any(self._matches(value) for value in found))
+        return Outcome(bool(found) and all(self._matches(value) for value in found))
+
+    def _reach(self, value: Any, depth: int) -> Iterator[Any]:
+        """Yield every value that the path leads to, _ABSENT for each way that ends early."""
+        if type(value) is list:
+            for each in value:
+                yield from self._reach(each, depth)
+        elif depth == len(self.path):
+            yield value
+        elif type(value) is not dict:
+            yield _ABSENT
+        elif self.lenient:
+            folded = self.path[depth].casefold()
+            for key, inner in value.items():
+                if key.casefold() == folded:
+                    yield from self._reach(inner, depth + 1)
+        else:
+            inner = _member(value, self.path[depth])
+            yield from (_ABSENT,) if inner is _ABSENT else self._reach(inner, depth + 1)
+
+    def _matches(self, value: Any) -> bool:
+        for mine in self.values:
+            if isinstance(mine, Glob):
+                if type(value) is str and (
+                    mine.folded().matches(value.casefold()) if self.lenient else mine.matches(value)
+                ):
+                    return True
+            elif type(mine) is bool or mine is None or type(value) is bool:
+                if value is mine:
+                    return True
+            elif isinstance(value, int | float) and value == mine:
+                return True
+        return False
+
+
+def _json_text(value: bool | int | float | None) -> str:
+    return "null" if value is None else str(value).lower()
+
+
+class WhenCondition(Condition, frozen=True):
+    """A CEL condition.
+
+    Attributes:
+        expression: compiled.
+    """
+
+    expression: Expression
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether it names `request.json`."""
+        return self.expression.needs_body
+
+    @property
+    def label(self) -> str:
+        """As written, shortened."""
+        text = " ".join(self.expression.text.split())
+        return f"when {text if len(text) <= 80 else text[:77] + '...'}"
+
+    def _judge(self, view: View) -> Outcome:
+        expression = self.expression
+        if expression.needs_body:
+            pending = view.require_body()
+            if pending is not None:
+                return pending
+        return Outcome(expression.evaluate(view.context(expression.fields, expression.max_values)))

@@ -1,0 +1,375 @@
+"""Judges: default deny, deny overrides, every layer that is present must allow.
+
+One `Evaluator` holds all policies of one generation, indexed. What depends on guest, target, method and path alone is
+worked out once and kept (a bounded cache), so that the usual request costs one look-up; what depends on query,
+headers or body is judged each time, for the few rules that are left.
+
+    denied, if any deny rule covers the request (or may: UNKNOWN) and no exemption certainly lifts it
+    denied, if some present layer has no allow rule that certainly covers it
+    deferred, while one of these hangs on a body that has not been read
+    allowed, else
+
+Rules and files in audit mode take no part in that. They are judged beside it as if they were enforced, and what that
+would have denied goes into `would_deny`. The clock is the caller's: `now` is Unix seconds.
+
+Called by the policy plugin, `explain` and `testing`. No I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from seamgate.errors import ConfigError, Reason
+from seamgate.flow import Guest, Request, Target
+from seamgate.policy.conditions import Condition, Outcome, View
+from seamgate.policy.explain import Explainer, ban_message, unknown_message
+from seamgate.policy.index import Bucket, HostIndex, find_allows, find_denies
+from seamgate.policy.model import Exemption, Layer, Policy, Rule
+from seamgate.policy.selection import Rate, check_ties, select
+from seamgate.verdict import Effect, Verdict
+
+CACHED_PLANS = 16384
+"""1,500 guests with ten kinds of request each; a plan takes some 300 bytes."""
+CACHED_TARGETS = 4096
+
+_LAYERS = tuple(Layer)
+_DEFER = Verdict(Effect.DEFER, Reason.ALLOWED, message="The requests through this tunnel are judged one by one.")
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """A verdict, and the rate limits that an allowed request is to be counted against."""
+
+    verdict: Verdict
+    rates: tuple[Rate, ...] = ()
+
+
+class _Ban(msgspec.Struct, frozen=True):
+    """A deny rule that covers guest, target, method and path, with the exemptions that may still lift it."""
+
+    rule: Rule
+    exemptions: tuple[Exemption, ...]
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """The rules that are left when guest, target, method and path are known."""
+
+    allows: tuple[Rule, ...]
+    bans: tuple[_Ban, ...]
+
+
+class _Fold(msgspec.Struct, frozen=True):
+    """The sum of outcomes. `rule`: the one that decided; `layer`: the one that no rule allows."""
+
+    effect: Effect
+    reason: Reason = Reason.ALLOWED
+    rule: Rule | None = None
+    layer: Layer | None = None
+
+
+_Outcomes = list[tuple[Rule, Outcome]]
+
+
+class Evaluator:
+    """All policies of one generation, ready to judge.
+
+    Attributes:
+        policies: as loaded.
+        generation: a loaded policy's number; it goes up with each reload.
+        layers: those that must allow a request: of the files that are enforced.
+        shadow_layers: those of all files.
+        explainer: says why a request was denied.
+    """
+
+    def __init__(self, policies: Sequence[Policy], *, generation: int = 1) -> None:
+        """Index the policies.
+
+        Raises:
+            ConfigError: an id is there twice, or two rules tie (see `selection`).
+        """
+        self.policies = tuple(policies)
+        self.generation = generation
+        self.rules = {rule.id: rule for rule in _unique(policies)}
+        self.layers = tuple(layer for layer in _LAYERS if any(p.layer is layer and not p.audit for p in policies))
+        self.shadow_layers = tuple(layer for layer in _LAYERS if any(p.layer is layer for p in policies))
+        self._has_audit = any(p.audit for p in policies) or any(rule.audit for rule in self.rules.values())
+        check_ties(self.rules.values())
+        self._allows, self._denies = HostIndex(), HostIndex()
+        for rule in self.rules.values():
+            self._add(rule)
+        self.explainer = Explainer(self._allows, self.layers)
+        self._expiries = sorted({at for rule in self.rules.values() for at in _expiries(rule)})
+        self._since = self._until = -math.inf  # of the span of time in which nothing expires; empty: not begun
+        self._plan_of = lru_cache(CACHED_PLANS)(self._plan)
+        self._connect_of = lru_cache(CACHED_TARGETS)(self._connect)
+        self._allows_of = lru_cache(CACHED_TARGETS)(self._allows.find)
+        self._denies_of = lru_cache(CACHED_TARGETS)(self._denies.find)
+
+    def _add(self, rule: Rule) -> None:
+        match = rule.match
+        for host in (None,) if match.hosts is None else match.hosts:
+            if rule.allows:
+                bucket = self._allows.bucket(host)
+                bucket.add(rule, match.paths)
+                bucket.add_connect(rule)
+                continue
+            bucket = self._denies.bucket(host)
+            paths = match.paths
+            bucket.add(rule, None if paths is None else [each for path in paths for each in path.folded()])
+            if paths is None and match.methods is None and not match.conditions:
+                bucket.add_connect(rule)
+
+    def judge_request(self, request: Request, now: float) -> Verdict:
+        """Return the verdict on a request in its present phase."""
+        return self.decide(request, now).verdict
+
+    def decide(self, request: Request, now: float) -> Decision:
+        """Return the verdict on a request in its present phase, with the rate limits that it falls under."""
+        if not self._since <= now < self._until:
+            self._turn(now)
+        plan = self._plan_of(request.guest, request.target, request.method, request.path)
+        return plan if type(plan) is Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
+
+    def judge_connect(self, guest: Guest, target: Target, now: float) -> Verdict:
+        """Return DEFER if some request of this guest to this target may be allowed, else a denial."""
+        if not self._since <= now < self._until:
+            self._turn(now)
+        return self._connect_of(guest, target)
+
+    def _turn(self, now: float) -> None:
+        """Forget what was worked out for another span of time."""
+        at = bisect_right(self._expiries, now)
+        self._since = self._expiries[at - 1] if at else -math.inf
+        self._until = self._expiries[at] if at < len(self._expiries) else math.inf
+        self._now = now
+        self._plan_of.cache_clear()
+        self._connect_of.cache_clear()
+
+    def _plan(self, guest: Guest, target: Target, method: str, path: str) -> Decision | _Plan:
+        allows = tuple(
+            rule
+            for rule in find_allows(self._allows_of(target), path, guest)
+            if self._covers(rule, guest, target)
+            and rule.match.covers_method(method)
+            and (rule.encoded_slash or "%2F" not in path)
+        )
+        bans = []
+        for rule in find_denies(self._denies_of(target), path, guest):
+            if self._covers(rule, guest, target) and rule.match.covers_method(method):
+                exemptions = [each for each in rule.exemptions if self._may_lift(each, guest, target, method, path)]
+                if all(each.match.conditions for each in exemptions):
+                    bans.append(_Ban(rule, tuple(exemptions)))
+        plan = _Plan(allows, tuple(bans))
+        if any(rule.match.conditions for rule in allows) or any(b.exemptions or b.rule.match.conditions for b in bans):
+            return plan
+        return self._decide(plan, Request("", guest, target, method, path), None)
+
+    def _covers(self, rule: Rule, guest: Guest, target: Target) -> bool:
+        match = rule.match
+        return (
+            rule.expires_at > self._now
+            and match.covers_port(target.scheme, target.port)
+            and match.covers_guest(guest.labels)
+        )
+
+    def _may_lift(self, exemption: Exemption, guest: Guest, target: Target, method: str, path: str) -> bool:
+        match = exemption.match
+        readings = (path,) if "%2F" not in path else (path, path.replace("%2F", "/"))
+        return (
+            exemption.expires_at > self._now
+            and match.covers_host(target.host, target.is_address)
+            and match.covers_port(target.scheme, target.port)
+            and match.covers_guest(guest.labels)
+            and match.covers_method(method)
+            and all(match.covers_path(reading) for reading in readings)
+        )
+
+    def _decide(self, plan: _Plan, request: Request, view: View | None) -> Decision:
+        """Add up what the plan's rules say. Without a view no rule has a condition, and none is asked."""
+        banned: _Outcomes = [
+            (ban.rule, outcome) for ban in plan.bans if (outcome := _ban_outcome(ban, view)) is not Outcome.NO
+        ]
+        allowed: _Outcomes = [
+            (rule, outcome)
+            for rule in plan.allows
+            if (outcome := _all_of(rule.match.conditions, view)) is not Outcome.NO
+        ]
+        fold = _fold(_enforced(banned), _enforced(allowed), self.layers) if self._has_audit else None
+        shadow = _fold(banned, allowed, self.shadow_layers)
+        fold = fold or shadow
+        if fold.effect is Effect.DENY:
+            return Decision(self._denial(fold, request, view))
+        pending = fold.rule if fold.effect is Effect.DEFER else _choice_pending(allowed) or _shadow_pending(shadow)
+        if pending is not None:
+            message = f"Rule {pending.id} needs the body."
+            return Decision(Verdict(Effect.DEFER, Reason.ALLOWED, pending.id, message))
+        would = self._denial(shadow, request, view) if shadow.effect is Effect.DENY else None
+        return self._allow(_enforced(allowed), request, would)
+
+    def _allow(self, allowed: _Outcomes, request: Request, would: Verdict | None) -> Decision:
+        rules = [rule for rule, outcome in allowed if outcome is Outcome.YES]
+        chosen = select(rules, request.target, request.path, self.layers)
+        if chosen.tied is not None:
+            first, second = chosen.tied
+            message = f"Rules {first.id} and {second.id} are equally specific and choose differently."
+            return Decision(Verdict(Effect.DENY, Reason.UNEVALUABLE, first.id, message))
+        verdict = Verdict(
+            Effect.ALLOW,
+            Reason.ALLOWED,
+            chosen.rule.id,
+            credentials=chosen.credentials,
+            inspect=chosen.inspect,
+            limits=chosen.limits,
+            addresses=chosen.addresses,
+            would_deny=would.message if would else "",
+            would_rule=would.rule if would else "",
+        )
+        return Decision(verdict, chosen.rates)
+
+    def _denial(self, fold: _Fold, request: Request, view: View | None) -> Verdict:
+        rule = fold.rule
+        if rule is not None and not rule.allows:
+            return Verdict(Effect.DENY, fold.reason, rule.id, ban_message(rule, fold.reason, view))
+        if rule is not None and view is not None:
+            return Verdict(Effect.DENY, fold.reason, rule.id, unknown_message(rule, view))
+        return Verdict(Effect.DENY, fold.reason, "", self.explainer.missing(request, fold.layer, self._now, view))
+
+    def _connect(self, guest: Guest, target: Target) -> Verdict:
+        real = self._connect_fold(guest, target, shadow=False)
+        if real.effect is Effect.DENY:
+            return self._connect_denial(real, guest, target)
+        if self._has_audit:
+            shadow = self._connect_fold(guest, target, shadow=True)
+            if shadow.effect is Effect.DENY:
+                would = self._connect_denial(shadow, guest, target)
+                return Verdict(
+                    Effect.DEFER, Reason.ALLOWED, "", _DEFER.message, would_deny=would.message, would_rule=would.rule
+                )
+        return _DEFER
+
+    def _connect_fold(self, guest: Guest, target: Target, *, shadow: bool) -> _Fold:
+        for rule in _connect_rules(self._denies_of(target), guest):
+            if (shadow or not rule.audit) and self._covers(rule, guest, target):
+                exempt = any(self._may_lift_some(each, guest, target) for each in rule.exemptions)
+                if not exempt:
+                    return _Fold(Effect.DENY, Reason.RULE_DENIED, rule)
+        layers = self.shadow_layers if shadow else self.layers
+        missing = dict.fromkeys(layers)
+        for rule in _connect_rules(self._allows_of(target), guest):
+            if rule.layer in missing and (shadow or not rule.audit) and self._covers(rule, guest, target):
+                del missing[rule.layer]
+        if missing or not layers:
+            return _Fold(Effect.DENY, Reason.NO_RULE_MATCHED, None, next(iter(missing), None))
+        return _Fold(Effect.DEFER)
+
+    def _may_lift_some(self, exemption: Exemption, guest: Guest, target: Target) -> bool:
+        match = exemption.match
+        return (
+            exemption.expires_at > self._now
+            and match.covers_host(target.host, target.is_address)
+            and match.covers_port(target.scheme, target.port)
+            and match.covers_guest(guest.labels)
+        )
+
+    def _connect_denial(self, fold: _Fold, guest: Guest, target: Target) -> Verdict:
+        if fold.rule is not None:
+            return Verdict(Effect.DENY, fold.reason, fold.rule.id, ban_message(fold.rule, fold.reason, None))
+        message = self.explainer.missing_connect(guest, target, fold.layer, self._now)
+        return Verdict(Effect.DENY, fold.reason, "", message)
+
+
+def _unique(policies: Iterable[Policy]) -> Iterable[Rule]:
+    seen: dict[str, Rule] = {}
+    for policy in policies:
+        for rule in policy.rules:
+            other = seen.get(rule.id)
+            if other is not None:
+                message = f"the id {rule.id!r} is already that of the rule at {other.place}"
+                raise ConfigError(message, source=rule.source, line=rule.line, column=rule.column)
+            seen[rule.id] = rule
+            yield rule
+
+
+def _expiries(rule: Rule) -> Iterable[float]:
+    for at in (rule.expires_at, *(each.expires_at for each in rule.exemptions)):
+        if at < math.inf:
+            yield at
+
+
+def _connect_rules(buckets: list[Bucket], guest: Guest) -> Iterable[Rule]:
+    for bucket in buckets:
+        yield from bucket.connect.of(guest.labels)
+
+
+def _all_of(conditions: tuple[Condition, ...], view: View | None) -> Outcome:
+    """And: NO outweighs PENDING outweighs UNKNOWN outweighs YES."""
+    total = Outcome.YES
+    if view is None:
+        return total
+    for condition in conditions:
+        outcome = condition.judge(view)
+        if outcome is Outcome.NO:
+            return Outcome.NO
+        total = max(total, outcome)
+    return total
+
+
+def _ban_outcome(ban: _Ban, view: View | None) -> Outcome:
+    outcome = _all_of(ban.rule.match.conditions, view)
+    if outcome is Outcome.NO:
+        return outcome
+    for exemption in ban.exemptions:
+        lifts = _all_of(exemption.match.conditions, view)
+        if lifts is Outcome.YES:
+            return Outcome.NO
+        if lifts is Outcome.PENDING:
+            outcome = Outcome.PENDING
+    return outcome
+
+
+def _enforced(outcomes: _Outcomes) -> _Outcomes:
+    return [(rule, outcome) for rule, outcome in outcomes if not rule.audit]
+
+
+def _fold(banned: _Outcomes, allowed: _Outcomes, layers: tuple[Layer, ...]) -> _Fold:
+    """Add up outcomes that are not NO. Free of order: of several rules of one kind the first by id is named."""
+    for outcome, reason in ((Outcome.YES, Reason.RULE_DENIED), (Outcome.UNKNOWN, Reason.UNEVALUABLE)):
+        rule = _first(banned, outcome)
+        if rule is not None:
+            return _Fold(Effect.DENY, reason, rule)
+    waiting = _first(banned, Outcome.PENDING)
+    for layer in layers:
+        mine = [each for each in allowed if each[0].layer is layer]
+        if any(outcome is Outcome.YES for _, outcome in mine):
+            continue
+        pending = _first(mine, Outcome.PENDING)
+        if pending is None:
+            unknown = _first(mine, Outcome.UNKNOWN)
+            reason = Reason.NO_RULE_MATCHED if unknown is None else Reason.UNEVALUABLE
+            return _Fold(Effect.DENY, reason, unknown, layer)
+        waiting = waiting or pending
+    if not layers:
+        return _Fold(Effect.DENY, Reason.NO_RULE_MATCHED)
+    return _Fold(Effect.ALLOW) if waiting is None else _Fold(Effect.DEFER, Reason.ALLOWED, waiting)
+
+
+def _first(outcomes: _Outcomes, wanted: Outcome) -> Rule | None:
+    return min((rule for rule, outcome in outcomes if outcome is wanted), key=lambda rule: rule.id, default=None)
+
+
+def _choice_pending(allowed: _Outcomes) -> Rule | None:
+    """Return a rule that hangs on the body and may change what goes with an allowed request."""
+    choosing = [
+        each
+        for each in _enforced(allowed)
+        if each[0].addresses or (each[0].credentials, each[0].limits, each[0].inspect) != (None, None, None)
+    ]
+    return _first(choosing, Outcome.PENDING)
+
+
+def _shadow_pending(shadow: _Fold) -> Rule | None:
+    return shadow.rule if shadow.effect is Effect.DEFER else None

@@ -1,0 +1,176 @@
+"""Says why: the sentence that goes with a denial, and the long form for `policy explain`.
+
+A denial names the rule that decided, or the nearest one and what the request lacked. Nearest is found among a bounded
+number of neighbours in the index, so that a denial costs the same at any number of rules. Sentences reach the guest
+and the audit log: they hold names of rules, patterns, hosts, methods and paths, never a value of query, header or body.
+
+Called by `evaluation` on a denial and by the CLI. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import msgspec
+
+from seamgate.errors import Reason
+from seamgate.flow import Guest, Request, Target
+from seamgate.policy.conditions import Outcome, View
+from seamgate.policy.index import HostIndex, find_allows
+from seamgate.policy.model import Layer, Match, Rule
+
+NEIGHBOURS = 8
+"""Rules looked at on each side of where the request would stand in the index."""
+_SHOWN = 3
+
+
+class Near(msgspec.Struct, frozen=True):
+    """A rule that does not allow the request, and each thing that it lacks."""
+
+    rule: Rule
+    lacks: tuple[str, ...]
+    host_fits: bool
+
+
+def ban_message(rule: Rule, reason: Reason, view: View | None) -> str:
+    """Return the sentence for a deny rule that covers the request, or may."""
+    if reason is Reason.UNEVALUABLE and view is not None:
+        causes = [each.explain(view) for each in rule.match.conditions if each.judge(view) is Outcome.UNKNOWN]
+        return f"Rule {rule.id} may deny it: {'; '.join(causes)}."
+    return f"Rule {rule.id} denies it{_because(rule)}."
+
+
+def unknown_message(rule: Rule, view: View) -> str:
+    """Return the sentence for an allow rule whose condition can't be evaluated."""
+    causes = [each.explain(view) for each in rule.match.conditions if each.judge(view) is Outcome.UNKNOWN]
+    return f"Rule {rule.id} would allow it, but {'; '.join(causes)}."
+
+
+def _because(rule: Rule) -> str:
+    return f": {rule.reason.strip().rstrip('.')}" if rule.reason.strip() else ""
+
+
+class Explainer:
+    """Finds the nearest rules of an index.
+
+    Attributes:
+        layers: those that must allow a request.
+    """
+
+    def __init__(self, allows: HostIndex, layers: tuple[Layer, ...]) -> None:
+        self._allows = allows
+        self.layers = layers
+
+    def missing(self, request: Request, layer: Layer | None, now: float, view: View | None) -> str:
+        """Return the sentence for a request that no rule of the layer allows; without a view, silent on conditions."""
+        what = f"{request.method} {request.target.origin}{request.path}"
+        return self._missing(what, layer, self.nearest(request, layer, now, view=view))
+
+    def missing_connect(self, guest: Guest, target: Target, layer: Layer | None, now: float) -> str:
+        """Return the sentence for a tunnel none of whose requests could be allowed."""
+        near = []
+        for rule in self._neighbours(target, None):
+            if layer is None or rule.layer is layer:
+                fits = rule.match.covers_host(target.host, target.is_address)
+                near.append(Near(rule, tuple(_target_lacks(rule, guest, target, now)), fits))
+        return self._missing(target.origin, layer, _sorted(near))
+
+    def nearest(
+        self, request: Request, layer: Layer | None, now: float, *, view: View | None = None, limit: int = 1
+    ) -> list[Near]:
+        """Return the allow rules that lack least, nearest first.
+
+        Args:
+            request: what was denied.
+            layer: only rules of this layer; None: of all.
+            now: Unix seconds.
+            view: to look into query, headers and body as well.
+            limit: at most so many.
+        """
+        candidates: dict[Rule, None] = {}
+        buckets = self._allows.find(request.target)
+        candidates.update(dict.fromkeys(islice(find_allows(buckets, request.path, request.guest), 4 * NEIGHBOURS)))
+        candidates.update(dict.fromkeys(self._neighbours(request.target, request.path)))
+        near = []
+        for rule in candidates:
+            lacks = tuple(_lacks(rule, request, now, view)) if layer is None or rule.layer is layer else ()
+            if lacks:
+                fits = rule.match.covers_host(request.target.host, request.target.is_address)
+                near.append(Near(rule, lacks, fits))
+        return _sorted(near)[:limit]
+
+    def _missing(self, what: str, layer: Layer | None, found: list[Near]) -> str:
+        if not self.layers:
+            return f"No rule allows {what}: no policy is enforced."
+        who = f"No rule of layer {layer}" if layer is not None and len(self.layers) > 1 else "No rule"
+        if not found:
+            return f"{who} allows {what}."
+        near = found[0]
+        return f"{who} allows {what}; nearest rule {near.rule.id}: {', '.join(near.lacks)}."
+
+    def _neighbours(self, target: Target, path: str | None) -> Iterator[Rule]:
+        text = "" if path is None else path.removeprefix("/")
+        for bucket in self._allows.find(target):
+            yield from bucket.near(text, NEIGHBOURS)
+        for bucket in self._allows.near(target.host, NEIGHBOURS):
+            if bucket.pattern is not None and _related(bucket.pattern.labels, target.host):
+                yield from islice(bucket.near(text, NEIGHBOURS), 2)
+
+
+def _sorted(near: list[Near]) -> list[Near]:
+    return sorted(near, key=lambda each: (not each.host_fits, len(each.lacks), each.rule.id))
+
+
+def _related(labels: tuple[str, ...], host: str) -> bool:
+    """Whether a pattern shares at least the registrable-looking end (two labels) with a host."""
+    return len(labels) > 1 and host.split(".")[-2:] == [labels[1], labels[0]]
+
+
+def _lacks(rule: Rule, request: Request, now: float, view: View | None) -> Iterator[str]:
+    match = rule.match
+    yield from _target_lacks(rule, request.guest, request.target, now)
+    if not match.covers_method(request.method):
+        yield f"method {request.method} is not one of {_some(sorted(match.methods or ()))}"
+    if not match.covers_path(request.path):
+        yield f"path {request.path} is not {_some([each.text for each in match.paths or ()])}"
+    elif "%2F" in request.path and not rule.encoded_slash:
+        yield "the path holds %2F and the rule has no encoded_slash: true"
+    if view is not None:
+        for condition in match.conditions:
+            if condition.judge(view) is not Outcome.YES:
+                yield condition.explain(view)
+
+
+def _target_lacks(rule: Rule, guest: Guest, target: Target, now: float) -> Iterator[str]:
+    match = rule.match
+    if not match.covers_host(target.host, target.is_address):
+        yield f"host {target.host} is not {_some([each.text for each in match.hosts or ()])}"
+    if target.scheme not in match.schemes:
+        yield f"scheme {target.scheme} is not {_some(sorted(match.schemes))}"
+    elif not match.covers_port(target.scheme, target.port):
+        yield f"port {target.port} is not {_ports(match, target.scheme)}"
+    for name, values in match.guests:
+        value = guest.labels.get(name)
+        if value is None:
+            yield f"the guest has no label {name}"
+        elif values is not None and value not in values:
+            yield f"the guest's label {name} is {value!r}, not {_some([repr(each) for each in sorted(values)])}"
+    if rule.expires_at <= now:
+        yield "it has expired"
+    if rule.audit:
+        yield "it is in audit mode"
+
+
+def _ports(match: Match, scheme: str) -> str:
+    if match.ports is None:
+        return "443" if scheme == "https" else "80"
+    return _some([str(low) if low == high else f"{low}-{high}" for low, high in match.ports])
+
+
+def _some(texts: Iterable[str]) -> str:
+    texts = list(texts)
+    if not texts:
+        return "anything: the list is empty"
+    shown = " or ".join(texts[:_SHOWN])
+    return shown if len(texts) <= _SHOWN else f"{shown} or {len(texts) - _SHOWN} more"

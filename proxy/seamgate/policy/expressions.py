@@ -1,0 +1,196 @@
+"""CEL conditions: compiled once, checked at load, given only the fields that they name.
+
+The library is `common-expression-language` (the Rust `cel` crate); this is the one place that knows it. Handing it a
+value costs more than evaluating, so `Expression.fields` is read from the text: `request.json.model` costs the same
+whatever else the body holds. Whatever goes wrong at run time is `Unevaluable`, never a value.
+
+Called by the loader (compile) and `conditions` (evaluate). No I/O.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import cel
+
+REQUEST_FIELDS = ("headers", "host", "json", "method", "path", "port", "query", "scheme")
+GUEST_FIELDS = ("id", "isolation", "labels")
+MAX_TEXT = 4096
+"""Characters of an expression; longer ones belong into several rules."""
+# How many values (leaves and containers) an expression may be given, by how deep its macros nest: the work grows with
+# that power, and the values come from the guest. 1,000 squared takes 0.3 s, more than a request may ever hold us up.
+MAX_VALUES = {0: 20_000, 1: 20_000, 2: 500}
+
+Fields: TypeAlias = "dict[str, Fields] | None"
+"""The fields that an expression names, nested; None: the whole value."""
+
+_FUNCTIONS = frozenset(
+    "size contains startsWith endsWith matches int uint double string bytes timestamp duration type dyn has all exists "
+    "exists_one map filter getFullYear getMonth getDate getDayOfMonth getDayOfWeek getDayOfYear getHours getMinutes "
+    "getSeconds getMilliseconds".split()
+)
+_MACROS = frozenset(("all", "exists", "exists_one", "map", "filter"))
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*)
+    | (?P<text>[bB]?[rR]?[bB]?
+        (?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))
+    | (?P<name>[A-Za-z_][A-Za-z0-9_]*) | (?P<number>[0-9][0-9A-Za-z.]*) | (?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_SIMPLE_TEXT = re.compile(r"""(["'])([^"'\\]*)\1\Z""")
+
+
+class Unevaluable(Exception):
+    """The condition has no value for this request. The message says why, without any value of the request."""
+
+
+class ExpressionError(ValueError):
+    """The text is not a condition. The message says what to do."""
+
+
+class Expression:
+    """A compiled condition.
+
+    Attributes:
+        text: as written.
+        fields: what to give it.
+        needs_body: whether it names `request.json`.
+        max_values: how many values it may be given.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Compile.
+
+        Raises:
+            ExpressionError: syntax, an unknown name or function, macros nested too deep, a bad literal regex.
+        """
+        if len(text) > MAX_TEXT:
+            raise ExpressionError(f"the condition is longer than {MAX_TEXT} characters: split the rule")
+        try:
+            self._program = cel.compile(text)
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise ExpressionError(_syntax(str(error))) from None
+        self.text = text
+        tokens = [(match.lastgroup or "", match.group()) for match in _TOKEN.finditer(text)]
+        tokens = [token for token in tokens if token[0] != "space"]
+        _check_functions(tokens)
+        self.fields = _fields(tokens, self._program.variables())
+        nesting = _macro_nesting(tokens)
+        if nesting > max(MAX_VALUES):
+            raise ExpressionError("the condition nests all/exists/map/filter more than twice: its cost would explode")
+        self.max_values = MAX_VALUES[nesting]
+        request = self.fields.get("request", {}) if self.fields is not None else None
+        self.needs_body = request is None or "json" in request
+
+    def evaluate(self, context: Mapping[str, Any]) -> bool:
+        """Return the condition's value.
+
+        Args:
+            context: "request" and "guest", with the fields that it names.
+
+        Raises:
+            Unevaluable: an error, or a value that is not a boolean.
+        """
+        try:
+            value = self._program.execute(dict(context))
+        except KeyError as error:
+            raise Unevaluable(f"{str(error.args[0])!r} is not there") from None
+        except BaseException as error:
+            # A panic in the Rust library is a BaseException without a class that could be imported. It must deny,
+            # and must not end the gateway.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise Unevaluable("a value has the wrong type or is out of range") from None
+        if value is True or value is False:
+            return bool(value)
+        raise Unevaluable("its value is not true or false")
+
+
+def _syntax(message: str) -> str:
+    found = re.search(r"ERROR: <input>:[0-9]+:([0-9]+): (.*)", message)
+    where = f" at character {found.group(1)}: {found.group(2)}" if found else ""
+    return f"the condition is not valid CEL{where}"
+
+
+def _check_functions(tokens: list[tuple[str, str]]) -> None:
+    for index, (kind, text) in enumerate(tokens[:-1]):
+        if kind != "name" or tokens[index + 1][1] != "(" or text == "in":
+            continue
+        if text not in _FUNCTIONS:
+            close = difflib.get_close_matches(text, _FUNCTIONS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(_FUNCTIONS))}"
+            raise ExpressionError(f"the condition calls an unknown function {text!r}: {hint}")
+        if text == "matches" and tokens[index + 2][0] == "text" and tokens[index + 3][1] == ")":
+            try:
+                cel.evaluate(f'"".matches({tokens[index + 2][1]})')
+            except (ValueError, RuntimeError, TypeError):
+                raise ExpressionError(f"{tokens[index + 2][1]} is not a valid regular expression") from None
+
+
+def _macro_nesting(tokens: list[tuple[str, str]]) -> int:
+    """How deep calls of macros stand inside calls of macros."""
+    deepest = 0
+    open_marks: list[bool] = []
+    for index, (_, text) in enumerate(tokens):
+        if text == "(":
+            macro = index > 1 and tokens[index - 1][1] in _MACROS and tokens[index - 2][1] == "."
+            open_marks.append(macro)
+            deepest = max(deepest, sum(open_marks))
+        elif text in ("[", "{"):
+            open_marks.append(False)
+        elif text in (")", "]", "}") and open_marks:
+            open_marks.pop()
+    return deepest
+
+
+def _fields(tokens: list[tuple[str, str]], variables: list[str]) -> dict[str, Fields]:
+    bound = {tokens[index + 2][1] for index, (_, text) in enumerate(tokens[:-2]) if text in _MACROS}
+    for name in variables:
+        if name not in ("request", "guest") and name not in bound:
+            raise ExpressionError(f"the condition names {name!r}: there are request and guest")
+    fields: dict[str, Fields] = {}
+    for index, (kind, text) in enumerate(tokens):
+        if kind == "name" and text in ("request", "guest") and (index == 0 or tokens[index - 1][1] != "."):
+            if text in bound:
+                raise ExpressionError(f"a macro may not call its variable {text!r}: choose another name")
+            _add(fields, [text, *_chain(tokens, index + 1)])
+    for root, known in (("request", REQUEST_FIELDS), ("guest", GUEST_FIELDS)):
+        inner = fields.get(root, {})
+        for name in inner if inner is not None else ():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {root}.{close[0]}?" if close else f"there are {', '.join(known)}"
+                raise ExpressionError(f"the condition names {root}.{name}: {hint}")
+    request = fields.get("request") or {}
+    for name in request.get("headers") or ():
+        if name != name.lower():
+            raise ExpressionError(f"header names are lower-case here: write {name.lower()!r}")
+    return fields
+
+
+def _chain(tokens: list[tuple[str, str]], index: int) -> Iterator[str]:
+    """Yield the names in `.a["b"].c` as far as they are literal and are not a method's."""
+    while index + 1 < len(tokens):
+        mark = tokens[index][1]
+        kind, text = tokens[index + 1]
+        after = tokens[index + 2][1] if index + 2 < len(tokens) else ""
+        if mark == "." and kind == "name" and after != "(":
+            yield text
+            index += 2
+        elif mark == "[" and kind == "text" and after == "]" and (simple := _SIMPLE_TEXT.match(text)):
+            yield simple.group(2)
+            index += 3
+        else:
+            return
+
+
+def _add(fields: dict[str, Fields], path: list[str]) -> None:
+    for step in path[:-1]:
+        inner = fields.setdefault(step, {})
+        if inner is None:
+            return  # the whole of it is asked for already
+        fields = inner
+    fields[path[-1]] = None

@@ -1,0 +1,31 @@
+"""Reads policy files: the one part of `seamgate.policy` that touches a disk.
+
+Called by the policy plugin and the CLI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from seamgate.document import read_text
+from seamgate.policy.loader import parse_policy
+from seamgate.policy.model import Policy
+
+
+def read_policy(path: Path | str) -> Policy:
+    """Read and load one policy file.
+
+    Raises:
+        ConfigError: it can't be read, or means nothing; with line and column.
+    """
+    return parse_policy(read_text(path), str(path))
+
+
+def read_policies(paths: Iterable[Path | str]) -> tuple[Policy, ...]:
+    """Read and load policy files, in the order given, which means nothing.
+
+    Raises:
+        ConfigError: as `read_policy`, for the first that fails.
+    """
+    return tuple(read_policy(path) for path in paths)
