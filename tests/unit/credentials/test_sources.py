@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
 import sys
 from pathlib import Path
 from typing import Any
@@ -275,5 +277,8 @@ def test_a_command_that_was_given_up_is_ended(tmp_path: Path) -> None:
     with capture_logs(), pytest.raises(CredentialError):
         asyncio.run(source.fetch())
     for pid in path.read_text().split():
-        state = Path(f"/proc/{pid}/stat")
-        assert not state.exists() or state.read_text().split()[2] == "Z"
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(int(pid))
+            readable, _, _ = select.select([descriptor], [], [], 10.0)  # readable once it has ended
+            os.close(descriptor)
+            assert readable
