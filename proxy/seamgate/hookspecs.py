@@ -60,7 +60,7 @@ class Inspector(Protocol):
 
 
 @hookspec
-def judge_connect(guest: Guest, target: Target) -> Verdict | None:  # type: ignore[empty-body]
+def judge_connect(guest: Guest, target: Target) -> Verdict | None:
     """Judge a tunnel before anything is resolved: may this guest ask anything of this target?
 
     DEFER says "its requests will be judged one by one"; ALLOW says the same for now.
@@ -68,7 +68,7 @@ def judge_connect(guest: Guest, target: Target) -> Verdict | None:  # type: igno
 
 
 @hookspec
-def judge_request(request: Request) -> Verdict | None:  # type: ignore[empty-body]
+def judge_request(request: Request) -> Verdict | None:
     """Judge a request before anything is resolved or sent.
 
     Runs with the head, again with the body if any verdict was DEFER, and again after an amendment.
@@ -76,7 +76,7 @@ def judge_request(request: Request) -> Verdict | None:  # type: ignore[empty-bod
 
 
 @hookspec
-def amend_request(request: Request) -> Amendment | None:  # type: ignore[empty-body]
+def amend_request(request: Request) -> Amendment | None:
     """Say which headers to set or remove on an allowed request. The result is judged again."""
 
 
@@ -101,7 +101,7 @@ def supply_credential(request: Request, credential: str) -> Supply | Awaitable[S
 
 
 @hookspec
-def open_inspector(  # type: ignore[empty-body]
+def open_inspector(
     request: Request, response: Response | None, direction: Direction, verdict: Verdict
 ) -> Inspector | None:
     """Open a filter for this direction of this exchange, or None. `verdict.inspect` names what the rule asks for.
@@ -111,7 +111,7 @@ def open_inspector(  # type: ignore[empty-body]
 
 
 @hookspec
-def judge_response(request: Request, response: Response) -> Verdict | None:  # type: ignore[empty-body]
+def judge_response(request: Request, response: Response) -> Verdict | None:
     """Judge the head of a response before any of it reaches the guest. Only a denial has an effect."""
 
 

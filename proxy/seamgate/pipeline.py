@@ -198,7 +198,10 @@ class Pipeline:
         Raises:
             SeamgateError: the name has no address, or a plugin failed.
         """
-        return self._first(self._resolve_name, (name,), Resolution, steps, "resolved")
+        found: Resolution | Awaitable[Resolution | None] | None = self._first(
+            self._resolve_name, (name,), Resolution, steps, "resolved"
+        )
+        return found
 
     def supply_credential(
         self, request: Request, credential: str, steps: list[Step]
@@ -208,7 +211,10 @@ class Pipeline:
         Raises:
             SeamgateError: it can't be supplied, or a plugin failed.
         """
-        return self._first(self._supply_credential, (request, credential), Supply, steps, "supplied")
+        found: Supply | Awaitable[Supply | None] | None = self._first(
+            self._supply_credential, (request, credential), Supply, steps, "supplied"
+        )
+        return found
 
     def open_inspectors(
         self, request: Request, response: Response | None, direction: Direction, verdict: Verdict, steps: list[Step]

@@ -92,6 +92,7 @@ class ResponseHead(msgspec.Struct, frozen=True):
         keep_alive: whether the upstream goes on with this connection.
         connection_bound: whether it asks for authentication that ties identity to the connection (NTLM, Negotiate).
         minor: 0 or 1.
+        declared: the Content-Length as sent, also where there is no body (HEAD), or None.
     """
 
     status: int
@@ -100,6 +101,7 @@ class ResponseHead(msgspec.Struct, frozen=True):
     keep_alive: bool
     connection_bound: bool
     minor: int
+    declared: int | None = None
 
 
 def parse_request_head(head: bytes) -> RequestHead:
@@ -163,12 +165,12 @@ def parse_response_head(head: bytes, method: str) -> ResponseHead:
     if status > 599:
         raise UpstreamProtocolError(f"the upstream answers with status {status}")
     headers, special = _split_fields(lines, UpstreamProtocolError)
-    body = _response_framing(special, status, method, minor)
+    body, declared = _response_framing(special, status, method, minor)
     keep_alive, headers = _connection(special, headers, minor, UpstreamProtocolError)
     bound = status == 401 and any(
         name == b"www-authenticate" and value[:9].lower().startswith((b"negotiate", b"ntlm")) for name, value in headers
     )
-    return ResponseHead(status, headers, body, keep_alive and body != UNTIL_CLOSE, bound, minor)
+    return ResponseHead(status, headers, body, keep_alive and body != UNTIL_CLOSE, bound, minor, declared)
 
 
 def parse_trailers(block: bytes, error: type[ProtocolError]) -> Headers:
@@ -273,16 +275,18 @@ def _request_framing(special: dict[bytes, list[bytes]], minor: int) -> int:
     return 0 if lengths is None else _content_length(lengths, GuestProtocolError)
 
 
-def _response_framing(special: dict[bytes, list[bytes]], status: int, method: str, minor: int) -> int:
-    """RFC 9112 6.3 for responses. The fields are checked even where there can be no body."""
+def _response_framing(
+    special: dict[bytes, list[bytes]], status: int, method: str, minor: int
+) -> tuple[int, int | None]:
+    """RFC 9112 6.3 for responses: (framing, declared length). Checked even where there can be no body."""
     chunked = _is_chunked(special, minor, UpstreamProtocolError)
     lengths = special.get(b"content-length")
     length = None if lengths is None else _content_length(lengths, UpstreamProtocolError)
     if method == "HEAD" or status < 200 or status in (204, 304):
-        return 0
+        return 0, length
     if chunked:
-        return CHUNKED
-    return UNTIL_CLOSE if length is None else length
+        return CHUNKED, None
+    return UNTIL_CLOSE if length is None else length, length
 
 
 def _connection(

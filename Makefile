@@ -1,0 +1,46 @@
+# Seamgate. `make demo` and `make test` do everything that they need, on a fresh Debian 12 or Ubuntu with Python 3.11+.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/pytest -q
+
+.PHONY: help build demo check test test-fast test-kvm bench docs lock clean
+
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# The locked dependencies, each with its hash, then this checkout itself, editable.
+$(STAMP): requirements.lock pyproject.toml hatch_build.py
+	$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 3; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+build: $(STAMP) ## the virtual environment and the C parts
+
+demo: build ## the whole story on this machine, no configuration, no internet
+	@$(BIN)/seamgate demo
+
+check: build ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+test: build ## everything that CI runs
+	$(PYTEST) tests
+
+test-fast: build ## the part without sockets and real clients
+	$(PYTEST) tests/unit tests/property tests/meta
+
+bench: build ## speed beside the peers, paired in one run
+	$(BIN)/python bench/run.py
+
+lock: ## update requirements.lock to what pyproject.toml permits
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev --group clients pyproject.toml -o requirements.lock
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

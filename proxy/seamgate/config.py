@@ -1,0 +1,264 @@
+"""`seamgate.yaml`: how this gateway runs. What guests may do stands in policy files, see `seamgate.policy`.
+
+Read once at start and once per reload, strictly: an unknown key, a wrong type or a reference to something that is not
+there is a `ConfigError` with file, line and column. Holds no secret, only where secrets come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from seamgate.address import canonical_address, canonical_port, parse_authority
+from seamgate.audit.config import AuditConfig
+from seamgate.ca.store import CaConfig
+from seamgate.credentials.config import CredentialConfig, check_credentials
+from seamgate.document import Document, parse_document, read_text
+from seamgate.entry.identity import GuestConfig
+from seamgate.errors import ConfigError, TargetError
+from seamgate.flow import Target
+from seamgate.seam import LimitsConfig
+from seamgate.upstream.addresses import compile_permit
+from seamgate.upstream.pool import PoolConfig
+from seamgate.upstream.resolver import DnsConfig
+from seamgate.upstream.tls import UpstreamTlsConfig
+
+BUILTIN = "builtin"
+"""In `plugins:`, stands for the plugins that make up the default behaviour."""
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A part of the file."""
+
+
+class ProxyEntry(_Section, frozen=True):
+    """The explicit proxy: CONNECT with TLS terminated by the gateway's CA, and absolute-form requests.
+
+    Attributes:
+        listen: address:port; port 0 takes a free one.
+        guest: name of the guest that everybody here is; "": each one shows a token in Proxy-Authorization.
+    """
+
+    listen: str = "127.0.0.1:8080"
+    guest: str = ""
+
+
+class BaseUrlEntry(_Section, frozen=True):
+    """The base-URL entry: clients that take a base URL talk plaintext to the gateway, which does the TLS.
+
+    Attributes:
+        listen: address:port; port 0 takes a free one.
+        guest: as for the proxy; "": the token stands in the base URL, `http://gateway/~TOKEN/ROUTE`.
+        routes: first path segment -> origin, for example {anthropic: "https://api.anthropic.com"}.
+    """
+
+    listen: str = "127.0.0.1:8081"
+    guest: str = ""
+    routes: Mapping[str, str] = {}
+
+
+class Entries(_Section, frozen=True):
+    """The ways in. At least one."""
+
+    proxy: ProxyEntry | None = None
+    base_url: BaseUrlEntry | None = None
+
+
+class AdminConfig(_Section, frozen=True):
+    """The admin listener: /metrics, /healthz, /readyz. Never on an entry, never reachable through the gateway.
+
+    Attributes:
+        listen: address:port on loopback, or `unix:/path`.
+    """
+
+    listen: str = ""
+
+
+class PluginSpec(_Section, frozen=True):
+    """One plugin that is loaded.
+
+    Attributes:
+        name: of its entry point.
+        capabilities: what it may do more; `secrets` lets it supply credentials and see unredacted responses.
+        options: its own.
+    """
+
+    name: str
+    capabilities: frozenset[str] = frozenset()
+    options: Mapping[str, Any] = {}
+
+
+BUILTIN_PLUGINS = (
+    PluginSpec(name="policy"),
+    PluginSpec(name="dns"),
+    PluginSpec(name="credentials", capabilities=frozenset({"secrets"})),
+    PluginSpec(name="inspection"),
+)
+
+
+class ConfigFile(_Section, frozen=True):
+    """The file as it is written. `Config` is what the gateway uses."""
+
+    entries: Entries
+    policies: tuple[str, ...]
+    credentials: Mapping[str, CredentialConfig] = {}
+    guests: Mapping[str, GuestConfig] = {}
+    plugins: tuple[str | PluginSpec, ...] = (BUILTIN,)
+    ca: CaConfig = CaConfig()
+    audit: AuditConfig = AuditConfig()
+    limits: LimitsConfig = LimitsConfig()
+    pool: PoolConfig = PoolConfig()
+    dns: DnsConfig = DnsConfig()
+    upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    permit_addresses: tuple[str, ...] = ()
+    admin: AdminConfig = AdminConfig()
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked configuration.
+
+    Attributes:
+        source: the file it came from, for messages; "" if none.
+        base: folder that relative file names start from.
+        entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, admin: as written.
+        policies: policy files, absolute.
+        plugins: in order, `builtin` spelled out.
+        permit_addresses: classes, networks and addresses beyond the public ones that may be dialled for any rule.
+    """
+
+    source: str = ""
+    base: Path = Path()
+    entries: Entries = Entries()
+    policies: tuple[str, ...] = ()
+    credentials: Mapping[str, CredentialConfig] = {}
+    guests: Mapping[str, GuestConfig] = {}
+    plugins: tuple[PluginSpec, ...] = BUILTIN_PLUGINS
+    ca: CaConfig = CaConfig()
+    audit: AuditConfig = AuditConfig()
+    limits: LimitsConfig = LimitsConfig()
+    pool: PoolConfig = PoolConfig()
+    dns: DnsConfig = DnsConfig()
+    upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    permit_addresses: tuple[str, ...] = ()
+    admin: AdminConfig = AdminConfig()
+
+
+def load_config(path: Path | str) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: with file, line and column.
+    """
+    return parse_config(read_text(path), str(path), base=Path(path).absolute().parent)
+
+
+def parse_config(text: str, source: str, *, base: Path) -> Config:
+    """Parse and check a configuration.
+
+    Raises:
+        ConfigError: with the place.
+    """
+    document = parse_document(text, source)
+    written = document.convert(ConfigFile)
+    _check(document, written)
+    audit = written.audit
+    if audit.path:
+        audit = msgspec.structs.replace(audit, path=str(base / Path(audit.path).expanduser()))
+    return Config(
+        source=source,
+        base=base,
+        entries=written.entries,
+        policies=tuple(str(base / Path(name).expanduser()) for name in written.policies),
+        credentials=written.credentials,
+        guests=written.guests,
+        plugins=_spell_out(document, written.plugins),
+        ca=written.ca,
+        audit=audit,
+        limits=written.limits,
+        pool=written.pool,
+        dns=written.dns,
+        upstream_tls=written.upstream_tls,
+        permit_addresses=written.permit_addresses,
+        admin=written.admin,
+    )
+
+
+def split_listen(text: str) -> tuple[str, int]:
+    """Split `address:port` (IPv6 in brackets) of a listener; port 0 is a free one.
+
+    Raises:
+        TargetError: it is not that.
+    """
+    host, _, port = text.rpartition(":")
+    address = canonical_address(host.removeprefix("[").removesuffix("]"))
+    if address is None:
+        raise TargetError(f"{text!r} is not address:port; write for example 127.0.0.1:8080")
+    return address, 0 if port == "0" else canonical_port(port)
+
+
+def parse_route(origin: str) -> Target:
+    """Return the target of a route's origin.
+
+    Raises:
+        TargetError: it is not `http(s)://host[:port]`.
+    """
+    scheme, separator, authority = origin.partition("://")
+    if not separator or scheme not in ("http", "https"):
+        raise TargetError(f"{origin!r} is not an origin; write for example https://api.anthropic.com")
+    return parse_authority(authority.removesuffix("/"), scheme)
+
+
+def _check(document: Document, written: ConfigFile) -> None:
+    """Check what the types can't say."""
+    entries = written.entries
+    if entries.proxy is None and entries.base_url is None:
+        raise document.error("there is no entry: add for example `proxy: {listen: 127.0.0.1:8080}`", "entries")
+    for name in ("proxy", "base_url"):
+        entry = getattr(entries, name)
+        if entry is not None:
+            _check_entry(document, written, name, entry)
+    if not written.policies:
+        raise document.error("no policy file is named, so nothing would be allowed: name one", "policies")
+    _translated(document, lambda: compile_permit(written.permit_addresses), "permit_addresses")
+    _translated(document, lambda: check_credentials(written.credentials), "credentials")
+
+
+def _check_entry(document: Document, written: ConfigFile, name: str, entry: ProxyEntry | BaseUrlEntry) -> None:
+    place = ("entries", name)
+    _translated(document, lambda: split_listen(entry.listen), *place, "listen")
+    if entry.guest and entry.guest not in written.guests:
+        raise document.error(f"there is no guest {entry.guest!r} under `guests`", *place, "guest")
+    if not entry.guest and not any(guest.token for guest in written.guests.values()):
+        raise document.error(
+            "nobody could use this entry: give a guest a token under `guests`, or name one here with `guest:`", *place
+        )
+    if isinstance(entry, BaseUrlEntry):
+        if not entry.routes:
+            raise document.error("there are no routes: add for example `anthropic: https://api.anthropic.com`", *place)
+        for route, origin in entry.routes.items():
+            _translated(document, lambda origin=origin: parse_route(origin), *place, "routes", route)
+
+
+def _translated(document: Document, check: Any, *place: str) -> None:
+    """Run a check and say where in the file its complaint belongs."""
+    try:
+        check()
+    except ConfigError as error:
+        raise document.error(error.bare_message, *place) from None
+    except TargetError as error:
+        raise document.error(error.message, *place) from None
+
+
+def _spell_out(document: Document, plugins: tuple[str | PluginSpec, ...]) -> tuple[PluginSpec, ...]:
+    specs: list[PluginSpec] = []
+    for place, plugin in enumerate(plugins):
+        if plugin == BUILTIN:
+            specs += BUILTIN_PLUGINS
+        else:
+            specs.append(PluginSpec(name=plugin) if isinstance(plugin, str) else plugin)
+        if len({spec.name for spec in specs}) != len(specs):
+            raise document.error("a plugin is named twice", "plugins", place)
+    return tuple(specs)

@@ -1,0 +1,186 @@
+"""From a request head to its one Target: the rules of each kind of entry, pure.
+
+Whatever names the destination more than once has to agree: CONNECT authority, SNI (checked before, see
+`entry.tunnel`), absolute URI and Host. A disagreement is refused, never resolved in favour of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from seamgate.address import parse_authority
+from seamgate.entry.identity import Identities
+from seamgate.errors import GuestProtocolError, Reason, TargetError
+from seamgate.flow import Guest, Target
+from seamgate.paths import canonical_path, check_query
+from seamgate.protocol.http1 import RequestHead
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Who asks, and for what."""
+
+    guest: Guest
+    target: Target
+    path: str
+    query: str | None
+
+
+class Binding(Protocol):
+    """What a connection needs of its entry.
+
+    Attributes:
+        entry: the entry's name for audit and metrics.
+        guest: who it is, where the channel alone says so; None where each request says it.
+    """
+
+    entry: str
+    guest: Guest | None
+
+    def bind(self, head: RequestHead) -> Bound:
+        """Return what a request asks for.
+
+        Raises:
+            GuestProtocolError: it is ambiguous, malformed, or nobody's.
+        """
+        ...
+
+
+def split_target(target: str, method: str) -> tuple[str, str | None]:
+    """Split an origin-form request-target into canonical path and query.
+
+    Raises:
+        TargetError: it is not one, or ambiguous.
+    """
+    if target == "*":
+        if method != "OPTIONS":
+            raise TargetError("the target * is for OPTIONS only", reason=Reason.BAD_REQUEST)
+        return "*", None
+    path, mark, query = target.partition("?")
+    return canonical_path(path), check_query(query) if mark else None
+
+
+def split_absolute(target: str, method: str) -> tuple[Target, str, str | None]:
+    """Split an absolute-form request-target (RFC 9112 3.2.2).
+
+    Raises:
+        TargetError: it is not an http or https URI, has userinfo or a fragment, or is ambiguous.
+    """
+    scheme, separator, rest = target.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in ("http", "https"):
+        raise TargetError("the request-target is neither a path nor an http(s) URI", reason=Reason.BAD_REQUEST)
+    end = min((place for place in (rest.find("/"), rest.find("?")) if place >= 0), default=len(rest))
+    authority, tail = rest[:end], rest[end:]
+    if "@" in authority:
+        raise TargetError("the URI has a user name in it; send credentials in a header")
+    if not tail.startswith("/"):
+        tail = "*" if not tail and method == "OPTIONS" else f"/{tail}"
+    path, query = split_target(tail, method)
+    return parse_authority(authority, scheme), path, query
+
+
+def check_host(head: RequestHead, target: Target) -> None:
+    """Refuse a Host header that names another host or port than the target.
+
+    Raises:
+        GuestProtocolError: with reason TARGET_MISMATCH, or BAD_TARGET if it is malformed.
+    """
+    host = head.host
+    if host is None or host == target.authority:
+        return
+    named = parse_authority(host, target.scheme)
+    if (named.host, named.port) != (target.host, target.port):
+        raise GuestProtocolError(
+            f"the Host header names {named.authority}, the request goes to {target.authority}",
+            reason=Reason.TARGET_MISMATCH,
+        )
+
+
+class TunnelBinding:
+    """Inside a tunnel whose target and guest are known: by CONNECT, by a namespace's redirect, by the ring."""
+
+    def __init__(self, entry: str, guest: Guest, target: Target) -> None:
+        self.entry = entry
+        self.guest: Guest | None = guest
+        self._guest = guest
+        self._target = target
+
+    def bind(self, head: RequestHead) -> Bound:
+        """Return the tunnel's own target; whatever the head names has to agree with it."""
+        target = self._target
+        if head.target.startswith("/") or head.target == "*":
+            path, query = split_target(head.target, head.method)
+        else:
+            absolute, path, query = split_absolute(head.target, head.method)
+            if absolute != target:
+                raise GuestProtocolError(
+                    f"the URI names {absolute.origin}, the tunnel goes to {target.origin}",
+                    reason=Reason.TARGET_MISMATCH,
+                )
+        check_host(head, target)
+        return Bound(self._guest, target, path, query)
+
+
+class ProxyBinding:
+    """An explicit proxy: absolute-form requests; identity by token, or by the listener."""
+
+    def __init__(self, entry: str, identities: Identities, guest: Guest | None) -> None:
+        self.entry = entry
+        self.guest = guest
+        self._identities = identities
+
+    def identify(self, head: RequestHead) -> Guest:
+        """Return who asks.
+
+        Raises:
+            GuestProtocolError: with reason UNAUTHENTICATED.
+        """
+        return self.guest or self._identities.by_proxy_authorization(head.proxy_authorization)
+
+    def bind(self, head: RequestHead) -> Bound:
+        """Return what an absolute-form request asks for."""
+        guest = self.identify(head)
+        if head.target.startswith("/"):
+            raise GuestProtocolError(
+                "this is a proxy: send CONNECT or an absolute URI (or use the base_url entry)",
+                reason=Reason.BAD_REQUEST,
+            )
+        target, path, query = split_absolute(head.target, head.method)
+        check_host(head, target)
+        return Bound(guest, target, path, query)
+
+
+class RouteBinding:
+    """The base-URL entry: `http://gateway/[~TOKEN/]ROUTE/path`; each route is one origin."""
+
+    def __init__(self, entry: str, routes: Mapping[str, Target], identities: Identities, guest: Guest | None) -> None:
+        self.entry = entry
+        self.guest = guest
+        self._routes = dict(routes)
+        self._identities = identities
+
+    def bind(self, head: RequestHead) -> Bound:
+        """Return what a request to one of the routes asks for."""
+        path, query = split_target(head.target, head.method)
+        guest = self.guest
+        if guest is None:
+            token, path = _first_segment(path)
+            if not token.startswith("~"):
+                raise GuestProtocolError(
+                    "no token: the base URL is http://gateway/~TOKEN/ROUTE", reason=Reason.UNAUTHENTICATED
+                )
+            guest = self._identities.by_token(token[1:])
+        route, path = _first_segment(path)
+        target = self._routes.get(route)
+        if target is None:
+            known = ", ".join(sorted(self._routes))
+            raise GuestProtocolError(f"there is no route {route[:40]!r}; there is {known}", reason=Reason.BAD_TARGET)
+        return Bound(guest, target, path, query)
+
+
+def _first_segment(path: str) -> tuple[str, str]:
+    segment, _, rest = path[1:].partition("/")
+    return segment, f"/{rest}"

@@ -1,0 +1,477 @@
+"""A guest's HTTP/1.1 connection, over whatever stream its entry has: the guest's side of exchanges, one at a time.
+
+Bytes -> reader -> head -> binding -> exchange; what the exchange answers is queued and leaves in one piece per batch.
+CONNECT is handed to the entry. State: `_exchange` while one is under way; `_discarding` once nothing that the guest
+sends matters any more; the reader knows how far the present request was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
+from seamgate.denial import denial_body, denial_headers
+from seamgate.entry.binding import Binding, Bound
+from seamgate.errors import GuestProtocolError, Reason, SeamgateError
+from seamgate.exchange import Exchange
+from seamgate.flow import BodyState, Guest, Headers, Request
+from seamgate.protocol.http1 import (
+    CHUNKED,
+    UNTIL_CLOSE,
+    RequestHead,
+    write_chunk,
+    write_last_chunk,
+    write_response_head,
+)
+from seamgate.protocol.http1_reader import NEED_DATA, RequestReader, Trailers
+from seamgate.seam import Seam
+from seamgate.streams import TlsStream, Transport
+from seamgate.verdict import Verdict, denial_of, deny
+
+DRAINED_BYTES: Final = 1024 * 1024
+"""How much of a refused request's body is read over, so that the guest can read the refusal and go on."""
+PIPELINED_BYTES: Final = 65536
+"""How much a guest may send ahead of its answer."""
+LINGER_S: Final = 2.0
+"""How long a connection that ends with a refusal stays open for the guest to read it."""
+
+OnConnect = Callable[["Http1Guest", RequestHead], None]
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Connections:
+    """All guests' connections of a gateway: counted, swept, closed together."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.all: set[Http1Guest] = set()
+        self.handshakes: dict[TlsStream, float] = {}
+        self.refused_total = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no further connection is taken."""
+        return len(self.all) + len(self.handshakes) >= self.most
+
+    def sweep(self) -> None:
+        """Close what is silent for too long. Called every second."""
+        now = monotonic()
+        for connection in list(self.all):
+            connection.check_deadline(now)
+        for stream in [stream for stream, deadline in self.handshakes.items() if now > deadline]:
+            stream.abort()
+
+    def close(self) -> None:
+        """Close all at once."""
+        for connection in list(self.all):
+            connection.close()
+        for stream in list(self.handshakes):
+            stream.abort()
+
+
+class Http1Guest(asyncio.Protocol):
+    """One connection of one guest."""
+
+    def __init__(
+        self, seam: Seam, binding: Binding, connections: Connections, on_connect: OnConnect | None = None
+    ) -> None:
+        self.seam = seam
+        self.binding = binding
+        self.connections = connections
+        self.transport: Transport | None = None
+        self.exchanges = 0
+        self.opened_at = self._active_at = monotonic()
+        self.on_closed: Callable[[Http1Guest], None] | None = None
+        self._on_connect = on_connect
+        self._reader = RequestReader()
+        self._exchange: Exchange | None = None
+        self._head: RequestHead | None = None
+        self._out: list[bytes] = []
+        self._keep_alive = True
+        self._chunked = False
+        self._until_close = False
+        self._body_paused = False
+        self._reading_paused = False
+        self._discarding = False
+        self._drained_bytes = 0
+        self._close_at = 0.0
+        self._pumping = False
+
+    def __repr__(self) -> str:
+        return f"<Http1Guest {self.binding.entry} exchanges={self.exchanges} {self._reader!r}>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+        return self._exchange is None and self._reader.between_messages
+
+    # -- as a protocol -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """The stream is there."""
+        self.transport = transport
+        self.connections.all.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
+        self._active_at = monotonic()
+        if self._discarding:
+            return
+        self._reader.feed(data)
+        self._pump()
+        if self._reader.unread_bytes > PIPELINED_BYTES and not self._discarding:
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        """The guest sends no more. It may still read: the present exchange goes on, none follows."""
+        self._keep_alive = False
+        return self._exchange is not None and self._exchange.body_done
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The guest is gone."""
+        self._discarding = True
+        self.connections.all.discard(self)
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.on_guest_gone()
+        if self.on_closed is not None:
+            on_closed, self.on_closed = self.on_closed, None
+            on_closed(self)
+
+    def pause_writing(self) -> None:
+        """The guest reads too slowly."""
+        if self._exchange is not None:
+            self._exchange.guest_writable(False)
+
+    def resume_writing(self) -> None:
+        """The guest has caught up."""
+        if self._exchange is not None:
+            self._exchange.guest_writable(True)
+
+    def check_deadline(self, now: float) -> None:
+        """Close the connection if it is silent for longer than its present state allows."""
+        limits = self.seam.limits
+        silent_s = now - self._active_at
+        if self._close_at:
+            if now >= self._close_at:
+                self._abort()
+        elif self._exchange is not None:
+            waits_for_guest = not self._exchange.body_done and not self._body_paused
+            if waits_for_guest and silent_s > limits.body_timeout_s:
+                self._exchange.fail(GuestProtocolError("the body stopped coming", reason=Reason.GUEST_TIMEOUT))
+        elif self._reader.between_messages:
+            if silent_s > limits.idle_timeout_s:
+                self.close()
+        elif silent_s > limits.head_timeout_s:
+            self._refuse_stream(GuestProtocolError("the request did not come whole", reason=Reason.GUEST_TIMEOUT))
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Take events from the reader as long as there is somebody to take them. Not reentrant."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._step():
+                pass
+            if self._exchange is not None:
+                self._exchange.flush_upstream()
+        except GuestProtocolError as error:
+            self._refuse_stream(error)
+        except SeamgateError as error:
+            self._fail_exchange(error)
+        except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours denies, is audited and is reported
+            self._fail_exchange(SeamgateError("a fault of the gateway", reason=Reason.INTERNAL_ERROR))
+            asyncio.get_running_loop().call_exception_handler({"message": "connection failed", "exception": error})
+        finally:
+            self._pumping = False
+        self.flush()
+
+    def _step(self) -> bool:
+        """Handle one event; False if there is none, or nobody to take it now."""
+        exchange = self._exchange
+        if self._discarding or self._body_paused:
+            return False
+        event = self._reader.next_event()
+        if event is NEED_DATA:
+            return False
+        if type(event) is bytes:
+            if exchange is not None:
+                exchange.on_body(event)
+            else:
+                self._drain(event)
+        elif isinstance(event, RequestHead):
+            self._begin(event)
+        elif isinstance(event, Trailers):
+            if exchange is not None:
+                exchange.on_body_end(event.headers)
+            else:
+                self._reader.start_next()
+        return True
+
+    def _begin(self, head: RequestHead) -> None:
+        """A request: bind it, and let its exchange judge it."""
+        self._head = head
+        self._keep_alive = self._keep_alive and head.keep_alive
+        self.exchanges += 1
+        if head.method == "CONNECT":
+            self._connect(head)
+            return
+        try:
+            bound = self.binding.bind(head)
+        except GuestProtocolError as error:
+            self._refuse_head(head, error)
+            return
+        exchange = self._exchange_for(head, bound)
+        self._exchange = exchange
+        if head.upgrade is not None:
+            exchange.start(deny("the connection stays HTTP/1.1", reason=Reason.UPGRADE_REFUSED))
+        else:
+            exchange.start()
+
+    def _connect(self, head: RequestHead) -> None:
+        try:
+            if self._on_connect is None:
+                raise GuestProtocolError("CONNECT is not for here", reason=Reason.METHOD_REFUSED)
+            self._on_connect(self, head)
+        except GuestProtocolError as error:
+            self._refuse_head(head, error)
+
+    def _exchange_for(self, head: RequestHead, bound: Bound) -> Exchange:
+        seam = self.seam
+        request = Request(
+            seam.new_id(),
+            bound.guest,
+            bound.target,
+            head.method,
+            bound.path,
+            bound.query,
+            head.headers,
+            None,
+            BodyState.PENDING if head.body else BodyState.ABSENT,
+            seam.clock(),
+        )
+        return Exchange(
+            seam, self, request, entry=self.binding.entry, body=head.body, expects_continue=head.expect_continue
+        )
+
+    def _drain(self, data: bytes) -> None:
+        """Read over the rest of a refused request."""
+        self._drained_bytes += len(data)
+        if self._drained_bytes > DRAINED_BYTES:
+            self._linger()
+
+    # -- refusals without an exchange --------------------------------------------------------------------------------
+
+    def refuse_connect(self, verdict: Verdict, record: AuditRecord) -> None:
+        """Refuse a CONNECT: its record is the entry's."""
+        self.seam.requests_total += 1
+        self.seam.denied_total += 1
+        self.seam.record(record, denied=True)
+        self.send_denial(verdict, record.id)
+        self.finished()
+
+    def _refuse_head(self, head: RequestHead, error: GuestProtocolError) -> None:
+        """Refuse a well-formed request that has no valid target, or nobody to ask for it."""
+        self._refuse(error, AuditRequest(method=head.method))
+        self.finished()
+
+    def _refuse_stream(self, error: GuestProtocolError) -> None:
+        """The guest broke the protocol: nothing that follows can be trusted."""
+        if self._discarding:
+            return
+        self._keep_alive = False
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.fail(error)
+        else:
+            self._refuse(error, AuditRequest())
+        self._linger()
+
+    def _fail_exchange(self, error: SeamgateError) -> None:
+        self._keep_alive = False
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.fail(error)
+        self._linger()
+
+    def _refuse(self, error: GuestProtocolError, request: AuditRequest) -> None:
+        seam = self.seam
+        seam.requests_total += 1
+        seam.denied_total += 1
+        guest: Guest | None = self.binding.guest
+        verdict = denial_of(error)
+        record = AuditRecord(
+            time=seam.clock(),
+            kind=AuditKind.REQUEST,
+            id=seam.new_id(),
+            guest=None if guest is None else guest_part(guest),
+            entry=self.binding.entry,
+            request=request,
+            verdict=Decision.DENY,
+            reason=verdict.reason,
+            message=verdict.message,
+            status=verdict.reason.status,
+            outcome=Outcome.DENIED,
+            generation=seam.pipeline.generation,
+        )
+        seam.record(record, denied=True)
+        self.send_denial(verdict, record.id)
+
+    # -- the guest's side of an exchange -----------------------------------------------------------------------------
+
+    def send_continue(self) -> None:
+        """Ask for the body."""
+        self._out.append(_CONTINUE)
+        self.flush()
+
+    def send_informational(self, status: int, headers: Headers) -> None:
+        """Pass on a 1xx response; an HTTP/1.0 guest knows none."""
+        if self._head is not None and self._head.minor:
+            self._out.append(write_response_head(status, headers, None, keep_alive=True))
+
+    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
+        """Begin the response."""
+        head = self._head
+        minor = 1 if head is None else head.minor
+        self._until_close = body == CHUNKED and minor == 0
+        self._chunked = body == CHUNKED and minor == 1
+        if self._until_close or not self._can_go_on():
+            self._keep_alive = False
+        framing = UNTIL_CLOSE if self._until_close else body
+        self._out.append(write_response_head(status, headers, framing, keep_alive=self._keep_alive, minor=minor))
+
+    def send_data(self, data: bytes) -> None:
+        """Pass on a piece of the body."""
+        self._out.append(write_chunk(data) if self._chunked else data)
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the response."""
+        if self._chunked:
+            self._out.append(write_last_chunk(trailers))
+
+    def send_denial(self, verdict: Verdict, request_id: str) -> None:
+        """Refuse with a whole response."""
+        self._out.clear()
+        body = denial_body(verdict, request_id)
+        self.send_head(
+            verdict.reason.status, (*denial_headers(verdict), (b"x-request-id", request_id.encode())), len(body)
+        )
+        if self._head is None or self._head.method != "HEAD":
+            self._out.append(body)
+
+    def abort(self) -> None:
+        """Cut the response visibly: what was queued goes out, its end does not."""
+        self._keep_alive = False
+        self._discarding = True
+        self.flush()
+        transport = self.transport
+        if transport is None:
+            return
+        if self._until_close:
+            transport.abort()  # for a close-delimited body only a reset is not an end
+        elif isinstance(transport, TlsStream):
+            transport.cut()
+        else:
+            transport.close()
+
+    def flush(self) -> None:
+        """Send what was queued, in one piece."""
+        out = self._out
+        if out and self.transport is not None:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._active_at = monotonic()
+            self._out = []
+
+    def pause_body(self) -> None:
+        """Stop delivering the request's body."""
+        self._body_paused = True
+        self._pause_reading()
+
+    def resume_body(self) -> None:
+        """Deliver it again."""
+        if self._body_paused:
+            self._body_paused = False
+            self._resume_reading()
+            self._pump()
+
+    def finished(self) -> None:
+        """The exchange is over: close, read over what is left of its request, or take the next one."""
+        exchange, self._exchange = self._exchange, None
+        self._body_paused = False
+        whole = self._reader.message_done or (self._head is not None and self._head.body == 0)
+        self._head = None
+        self._drained_bytes = 0
+        self.flush()
+        if self._discarding:
+            return
+        if not self._keep_alive:
+            if whole and not self._reader.unread_bytes:
+                self.close()
+            else:
+                self._linger()
+            return
+        if self._reader.message_done:
+            self._reader.start_next()
+        self._resume_reading()
+        if exchange is not None and self._reader.unread_bytes and not self._pumping:
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _can_go_on(self) -> bool:
+        """Whether the connection can be kept although the request's body is not read yet."""
+        head = self._head
+        if head is None:
+            return False
+        if self._reader.message_done or head.body == 0:
+            return True
+        return not head.expect_continue and 0 < head.body <= DRAINED_BYTES
+
+    # -- the stream --------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> tuple[Transport, bytes]:
+        """Give the stream away, for a tunnel: (transport, what was read beyond the head)."""
+        assert self.transport is not None
+        self.flush()
+        self._discarding = True
+        self.connections.all.discard(self)
+        return self.transport, self._reader.take_rest()
+
+    def drain(self) -> None:
+        """The gateway stops: close now if idle, else after the present exchange."""
+        self._keep_alive = False
+        if self.idle:
+            self.close()
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self._discarding = True
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+    def _abort(self) -> None:
+        self._discarding = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _linger(self) -> None:
+        """Read on without looking, so that closing does not reset what the guest has not read yet."""
+        self.flush()
+        self._discarding = True
+        self._resume_reading()
+        if not self._close_at:
+            self._close_at = monotonic() + LINGER_S
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self.transport is not None and not self.transport.is_closing():
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self.transport is not None and not self.transport.is_closing():
+            self._reading_paused = False
+            self.transport.resume_reading()

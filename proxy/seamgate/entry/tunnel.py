@@ -1,0 +1,232 @@
+"""CONNECT: judge the tunnel, terminate its TLS with a leaf of the gateway's CA, and read requests inside it.
+
+A tunnel is opened only where some rule may allow some request to its target; each request in it is judged by itself.
+Its one record is written when it is refused or when it ends. The server name of the TLS inside has to be the
+tunnel's target. While the guest still does its handshake, a session to the target is opened in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ssl
+from time import monotonic
+
+from seamgate.address import canonical_name, parse_authority
+from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, connect_part, guest_part
+from seamgate.ca.leaf import CertificateAuthority
+from seamgate.entry.binding import ProxyBinding, TunnelBinding
+from seamgate.entry.http1_guest import Connections, Http1Guest
+from seamgate.errors import GuestProtocolError, Reason, SeamgateError, TargetError
+from seamgate.flow import Guest, Step, Target
+from seamgate.protocol.client_hello import ClientHello
+from seamgate.protocol.http1 import RequestHead
+from seamgate.seam import Seam
+from seamgate.streams import TlsStream, Transport
+from seamgate.tasks import spawn
+from seamgate.upstream.addresses import check_destination
+from seamgate.verdict import Effect, Verdict, denial_of, deny
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+# What a client says when it does not trust us (RFC 8446 6.2): the one failure that a user can mend.
+_DISTRUST = ("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE_UNKNOWN")
+
+
+class Tunnel:
+    """One CONNECT, from its head to its record."""
+
+    def __init__(
+        self,
+        seam: Seam,
+        authority: CertificateAuthority,
+        connections: Connections,
+        entry: str,
+        guest: Guest,
+        target: Target,
+    ) -> None:
+        self._seam = seam
+        self._authority = authority
+        self._connections = connections
+        self._entry = entry
+        self._guest = guest
+        self._target = target
+        self._id = seam.new_id()
+        self._started = monotonic()
+        self._steps: list[Step] = []
+        self._verdict = Verdict()
+        self._stream: TlsStream | None = None
+
+    def open(self, connection: Http1Guest) -> None:
+        """Judge it; refuse it in the connection, or take the connection's stream over."""
+        seam = self._seam
+        self._verdict = self._judge()
+        if self._verdict.effect is Effect.DENY:
+            connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
+            return
+        transport, surplus = connection.take_over()
+        if surplus:
+            # Sent before we agreed: a client that did not wait can't know what it talks to.
+            self._refuse_late(transport, deny("bytes came before the tunnel was open", reason=Reason.BAD_REQUEST))
+            return
+        seam.requests_total += 1
+        inner = Http1Guest(seam, TunnelBinding(self._entry, self._guest, self._target), self._connections)
+        inner.on_closed = self._closed
+        stream = TlsStream(inner, choose=self._choose, on_failure=self._tls_failed, on_established=self._handshake_over)
+        transport.set_protocol(stream)  # type: ignore[attr-defined]  # the entry's streams are asyncio's here
+        stream.connection_made(transport)
+        transport.write(_ESTABLISHED)
+        self._connections.handshakes[stream] = monotonic() + seam.limits.head_timeout_s
+        self._stream = stream
+        self._preconnect()
+
+    def _handshake_over(self) -> None:
+        if self._stream is not None:
+            self._connections.handshakes.pop(self._stream, None)
+
+    def _judge(self) -> Verdict:
+        seam, target = self._seam, self._target
+        if seam.draining:
+            return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
+        if not seam.journal.healthy:
+            return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
+        if target.is_address:
+            try:
+                seam.own.check((target.host,), target.port)
+            except SeamgateError as error:
+                return denial_of(error)
+        return seam.pipeline.judge_connect(self._guest, target, self._steps)
+
+    def _choose(self, hello: ClientHello) -> ssl.SSLContext:
+        """Check the server name against the target and give the leaf's context."""
+        name, host = hello.server_name, self._target.host
+        if name is not None and name != host and not self._names_target(name):
+            raise GuestProtocolError(
+                f"the TLS server name is {name[:80]!r}, the tunnel goes to {host}", reason=Reason.TARGET_MISMATCH
+            )
+        try:
+            return self._authority.leaf_context(host)
+        except GuestProtocolError:
+            raise
+        except SeamgateError as error:
+            raise GuestProtocolError(error.message, reason=Reason.GUEST_TLS_FAILED) from error
+
+    def _names_target(self, name: str) -> bool:
+        try:
+            return canonical_name(name) == self._target.host
+        except TargetError:
+            return False
+
+    def _tls_failed(self, error: Exception) -> None:
+        """The handshake with the guest did not succeed: this is the tunnel's end."""
+        self._handshake_over()
+        if isinstance(error, SeamgateError):
+            verdict = denial_of(error)
+        elif isinstance(error, ssl.SSLError) and any(each in (error.reason or "") for each in _DISTRUST):
+            message = "the guest does not trust the gateway's CA: see `seamgate ca env`"
+            verdict = deny(message, reason=Reason.GUEST_TLS_FAILED)
+        elif isinstance(error, ssl.SSLError):
+            verdict = deny(f"TLS with the guest failed: {error.reason}", reason=Reason.GUEST_TLS_FAILED)
+        else:
+            verdict = deny("the guest closed within the TLS handshake", reason=Reason.GUEST_TLS_FAILED)
+        self._finish(verdict, Outcome.DENIED)
+
+    def _closed(self, inner: Http1Guest) -> None:
+        """The tunnel's connection ended."""
+        self._seam.record(self._record(self._verdict, Outcome.COMPLETE), denied=False)
+
+    def _refuse_late(self, transport: Transport, verdict: Verdict) -> None:
+        transport.close()
+        self._finish(verdict, Outcome.DENIED)
+
+    def _finish(self, verdict: Verdict, outcome: Outcome) -> None:
+        self._seam.denied_total += 1
+        self._seam.record(self._record(verdict, outcome), denied=True)
+
+    def _record(self, verdict: Verdict, outcome: Outcome) -> AuditRecord:
+        seam = self._seam
+        refused = verdict.effect is Effect.DENY
+        return AuditRecord(
+            time=seam.clock(),
+            kind=AuditKind.CONNECT,
+            id=self._id,
+            guest=guest_part(self._guest),
+            entry=self._entry,
+            request=connect_part(self._target),
+            verdict=Decision.DENY if refused else Decision.ALLOW,
+            reason=verdict.reason,
+            rule=verdict.rule,
+            message=verdict.message,
+            would_rule=verdict.would_rule,
+            would_deny=verdict.would_deny,
+            status=verdict.reason.status if refused and outcome is Outcome.DENIED else 200,
+            duration_ms=(monotonic() - self._started) * 1000,
+            outcome=outcome,
+            steps=tuple(self._steps),
+            generation=seam.pipeline.generation,
+        )
+
+    def _preconnect(self) -> None:
+        """Use the time of the guest's handshake; whatever fails here, its request will meet and report."""
+        pool, generation = self._seam.pool, self._seam.pipeline.generation
+        if pool.preconnects and not pool.has_idle(self._target, self._guest, generation):
+            spawn(self._warm(), name=f"preconnect {self._target.authority}", on_error=_ignore)
+
+    async def _warm(self) -> None:
+        seam, target = self._seam, self._target
+        addresses: tuple[str, ...] = (target.host,)
+        if not target.is_address:
+            found = seam.pipeline.resolve_name(target.host, [])
+            if inspect.isawaitable(found):
+                async with asyncio.timeout(seam.limits.resolve_timeout_s):
+                    found = await found
+            if found is None:
+                return
+            addresses = found.addresses
+        addresses = check_destination(addresses, target.port, seam.permit, seam.own, name=target.host)
+        seam.pool.preconnect(target, addresses, self._guest, seam.pipeline.generation)
+
+
+def _ignore(error: BaseException) -> None:
+    """See `_preconnect`."""
+
+
+def connect_target(head: RequestHead) -> Target:
+    """Return the target of a CONNECT request (RFC 9110 9.3.6).
+
+    Raises:
+        GuestProtocolError: it is not host:port, its Host header names another, or it has a body.
+    """
+    if head.body:
+        raise GuestProtocolError("CONNECT has no body")
+    target = parse_authority(head.target, "https", port_required=True)
+    if head.host is not None and head.host != head.target:
+        named = parse_authority(head.host, "https")
+        port_given = head.host.rpartition(":")[2].isdigit() and not head.host.endswith("]")
+        if named.host != target.host or (port_given and named.port != target.port):
+            raise GuestProtocolError(
+                f"the Host header names {named.authority}, CONNECT {target.authority}", reason=Reason.TARGET_MISMATCH
+            )
+    return target
+
+
+class ConnectHandler:
+    """What the explicit proxy does with CONNECT."""
+
+    def __init__(
+        self, seam: Seam, authority: CertificateAuthority, connections: Connections, binding: ProxyBinding
+    ) -> None:
+        self._seam = seam
+        self._authority = authority
+        self._connections = connections
+        self._binding = binding
+
+    def __call__(self, connection: Http1Guest, head: RequestHead) -> None:
+        """Open a tunnel, or refuse it in the connection.
+
+        Raises:
+            GuestProtocolError: the CONNECT is malformed, or nobody's.
+        """
+        guest = self._binding.identify(head)
+        target = connect_target(head)
+        tunnel = Tunnel(self._seam, self._authority, self._connections, self._binding.entry, guest, target)
+        tunnel.open(connection)

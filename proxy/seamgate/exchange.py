@@ -1,0 +1,773 @@
+"""One exchange: from a judged request to its terminal audit record. The conductor of the five hops.
+
+    judge -> (gather the body, judge again) -> amend -> resolve -> session -> supply -> send
+    response head -> inspect -> guest ... end -> audit, session back to the pool
+
+Called by the guest's side (an entry's connection) and by the upstream's side (a session); it knows them only by the
+protocols `GuestSide` and `UpstreamSide`, and neither HTTP version. Everything is callbacks: where a name is cached, a
+session is warm and a credential is at hand, a request crosses without a task or an await. Each way out ends in
+`_end`, which writes exactly one terminal record.
+
+State: `_stage` says how far it is; `_body_done`, `_held` what is known of the request's body; `_session` is set while
+an upstream is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from seamgate.audit.record import (
+    AuditBytes,
+    AuditKind,
+    AuditRecord,
+    AuditUpstream,
+    Decision,
+    Outcome,
+    guest_part,
+    request_part,
+)
+from seamgate.errors import Blame, Reason, ResolveFailed, SeamgateError, UpstreamProtocolError
+from seamgate.filters import Filters
+from seamgate.flow import (
+    BodyState,
+    Direction,
+    Headers,
+    Request,
+    Resolution,
+    Response,
+    Step,
+    Supply,
+    apply_amendment,
+    find_header,
+)
+from seamgate.protocol.coding import UndecodableError, narrow_accept_encoding, open_decoder
+from seamgate.protocol.http1 import CHUNKED, ResponseHead
+from seamgate.seam import Seam
+from seamgate.tasks import spawn
+from seamgate.upstream.addresses import check_destination, compile_permit
+from seamgate.verdict import NO_OPINION, Effect, Verdict, denial_of, deny
+
+HELD_BYTES: Final = 65536
+"""How much of a body is held while the upstream is not ready; then the guest is not read any more."""
+FLUSH_AFTER_S: Final = 0.05
+"""After this pause inspectors give out what they hold, so that an event stream never waits for its next event."""
+CONTINUE_AFTER_S: Final = 1.0
+"""An upstream that says nothing to Expect gets the body after this time (RFC 9110 10.1.1; curl waits as long)."""
+# Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
+_REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
+# Alt-Svc would lead the guest past the gateway; the others name our side of the connection.
+_NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
+
+
+class GuestSide(Protocol):
+    """The guest's end of one exchange, in whatever protocol it speaks."""
+
+    def send_continue(self) -> None:
+        """Ask for the body."""
+
+    def send_informational(self, status: int, headers: Headers) -> None:
+        """Pass on a 1xx response."""
+
+    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
+        """Begin the response; body is a length, CHUNKED, or None for no body and no framing."""
+
+    def send_data(self, data: bytes) -> None:
+        """Pass on a piece of the response's body."""
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the response."""
+
+    def send_denial(self, verdict: Verdict, request_id: str) -> None:
+        """Refuse: a whole response, in the form that the protocol has."""
+
+    def abort(self) -> None:
+        """Cut the response so that the guest sees an error, never a clean end."""
+
+    def flush(self) -> None:
+        """Send what was queued."""
+
+    def pause_body(self) -> None:
+        """Stop delivering the request's body."""
+
+    def resume_body(self) -> None:
+        """Deliver it again."""
+
+    def finished(self) -> None:
+        """The exchange is over; its record is written."""
+
+
+class UpstreamSide(Protocol):
+    """An upstream session that carries one exchange."""
+
+    id: str
+    address: str
+    reused: bool
+
+    def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
+        """Begin the request."""
+
+    def send_data(self, data: bytes) -> None:
+        """Send a piece of the request's body."""
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the request."""
+
+    def flush(self) -> None:
+        """Send what was queued."""
+
+    def pause_reading(self) -> None:
+        """The guest has enough."""
+
+    def resume_reading(self) -> None:
+        """The guest takes more."""
+
+    def release(self, *, reusable: bool) -> None:
+        """The exchange is done with it."""
+
+
+class Stage(IntEnum):
+    """How far an exchange is."""
+
+    JUDGING = 0
+    GATHERING = 1
+    WAITING = 2
+    SENDING = 3
+    RESPONDING = 4
+    DONE = 5
+
+
+class Exchange:
+    """One request and its response."""
+
+    __slots__ = (
+        "_addresses", "_body_done", "_body_length", "_chunked_up", "_continue_timer", "_ending", "_entry", "_expects",
+        "_filters", "_first_byte_ms", "_flush_timer", "_guest", "_head", "_head_sent", "_held", "_held_bytes", "_out",
+        "_pipeline", "_repeatable", "_request_bytes", "_request_filters", "_response_bytes", "_response_done", "_seam",
+        "_sent", "_session", "_session_facts", "_stage", "_started", "_status", "_steps", "_supplies", "_task",
+        "_to_supply", "_trailers", "_verdict", "request",
+    )  # fmt: skip
+
+    def __init__(
+        self, seam: Seam, guest_side: GuestSide, request: Request, *, entry: str, body: int, expects_continue: bool
+    ) -> None:
+        self.request = request
+        self._seam = seam
+        self._guest = guest_side
+        self._entry = entry
+        self._pipeline = seam.pipeline
+        self._body_length = body
+        self._expects = expects_continue
+        self._started = monotonic()
+        self._stage = Stage.JUDGING
+        self._verdict: Verdict = NO_OPINION
+        self._steps: list[Step] = []
+        self._body_done = body == 0
+        self._trailers: Headers = ()
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._request_bytes = 0
+        self._request_filters: Filters | None = None
+        self._chunked_up = False
+        self._addresses: tuple[str, ...] = ()
+        self._supplies: list[Supply] = []
+        self._to_supply: tuple[str, ...] = ()
+        self._session: UpstreamSide | None = None
+        self._session_facts: AuditUpstream | None = None
+        self._ending: Verdict | None = None
+        self._repeatable = False
+        self._sent = False
+        self._head: tuple[int, Headers] | None = None
+        self._head_sent = False
+        self._filters: Filters | None = None
+        self._out: list[bytes] | None = None
+        self._response_bytes = 0
+        self._response_done = False
+        self._status = 0
+        self._first_byte_ms: float | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._continue_timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.request.id} {self.request.method} {self.request.url} {self._stage.name}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether its terminal record is written."""
+        return self._stage is Stage.DONE
+
+    @property
+    def body_done(self) -> bool:
+        """Whether the whole request was read from the guest."""
+        return self._body_done
+
+    # -- judge -------------------------------------------------------------------------------------------------------
+
+    def start(self, refusal: Verdict | None = None) -> None:
+        """Judge the head and go as far as that leads without waiting; or refuse what the guest's side can't carry."""
+        seam = self._seam
+        seam.requests_total += 1
+        seam.active += 1
+        if refusal is not None:
+            self.refuse(refusal)
+        elif seam.draining:
+            self.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
+        elif not seam.journal.healthy:
+            self.refuse(deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE))
+        else:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Ask the pipeline with what is known of the request now."""
+        verdict = self._pipeline.judge_request(self.request, self._steps)
+        if verdict.effect is Effect.ALLOW:
+            self._allowed(verdict)
+        elif verdict.effect is Effect.DEFER and self.request.body_state is BodyState.PENDING:
+            self._gather()
+        elif verdict.effect is Effect.DEFER:
+            self.refuse(deny(verdict.message, reason=Reason.UNEVALUABLE, rule=verdict.rule))
+        else:
+            self.refuse(verdict)
+
+    def _gather(self) -> None:
+        """Hold the body in memory, up to a limit, to judge with it."""
+        self._stage = Stage.GATHERING
+        if self._body_length > self._seam.limits.judged_body_bytes:
+            self._judge_body(BodyState.OVERSIZE)
+            return
+        if self._expects:
+            self._expects = False
+            self._guest.send_continue()
+        if self._body_done:
+            self._judge_body(BodyState.COMPLETE)
+
+    def _judge_body(self, state: BodyState) -> None:
+        body: bytes | None = None
+        if state is BodyState.COMPLETE:
+            try:
+                body = self._decoded_body()
+            except UndecodableError:
+                state = BodyState.UNDECODABLE
+        self.request = _with_body(self.request, body, state)
+        self._stage = Stage.JUDGING
+        self._judge()
+
+    def _decoded_body(self) -> bytes:
+        """The held body without its content coding.
+
+        Raises:
+            UndecodableError: the coding is unknown, broken, or a bomb.
+        """
+        raw = b"".join(self._held)
+        decoder = open_decoder(self.request.header(b"content-encoding"))
+        if decoder is None:
+            return raw
+        plain = decoder.feed(raw) + decoder.finish()
+        if len(plain) > self._seam.limits.judged_body_bytes:
+            raise UndecodableError("the decoded body is too long to be judged")
+        return plain
+
+    # -- the request's body, from the guest --------------------------------------------------------------------------
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the request's body."""
+        self._request_bytes += len(data)
+        if self._stage is Stage.DONE:
+            return
+        limit = self._body_limit()
+        if limit is not None and self._request_bytes > limit:
+            self.refuse(deny(f"the request body is longer than {limit} bytes", reason=Reason.BODY_TOO_LARGE))
+            return
+        if self._stage >= Stage.SENDING:
+            self._stop_continue_timer()
+            self._send_body(data)
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._stage is Stage.GATHERING:
+            if self._held_bytes > self._seam.limits.judged_body_bytes:
+                self._judge_body(BodyState.OVERSIZE)
+        elif self._held_bytes > HELD_BYTES:
+            self._guest.pause_body()
+
+    def on_body_end(self, trailers: Headers) -> None:
+        """The request is complete."""
+        self._body_done = True
+        self._trailers = trailers
+        if self._stage is Stage.GATHERING:
+            self._judge_body(BodyState.COMPLETE)
+        elif self._stage in (Stage.SENDING, Stage.RESPONDING):
+            self._end_body()
+
+    def flush_upstream(self) -> None:
+        """The guest has delivered a batch: send it."""
+        if self._session is not None:
+            self._session.flush()
+
+    def _body_limit(self) -> int | None:
+        limits = self._verdict.limits
+        ruled = limits.request_body_bytes if limits is not None else None
+        return ruled if ruled is not None else self._seam.limits.request_body_bytes
+
+    # -- allowed: amend, resolve -------------------------------------------------------------------------------------
+
+    def _allowed(self, verdict: Verdict) -> None:
+        """A rule allows the request: go on towards a session."""
+        self._verdict = verdict
+        self._stage = Stage.WAITING
+        limit = self._body_limit()
+        if limit is not None and max(self._body_length, self._request_bytes) > limit:
+            self.refuse(deny(f"the request body is longer than {limit} bytes", reason=Reason.BODY_TOO_LARGE))
+            return
+        try:
+            if self._pipeline.amends and not self._amended():
+                return
+            self._resolve()
+        except SeamgateError as error:
+            self.fail(error)
+
+    def _amended(self) -> bool:
+        """Apply amendments and judge again; False if that denied."""
+        amended = self._pipeline.amend_request(self.request, self._steps)
+        if amended is self.request:
+            return True
+        self.request = amended
+        verdict = self._pipeline.judge_request(amended, self._steps)
+        if not verdict.allowed:
+            self.refuse(verdict if verdict.effect is Effect.DENY else deny("", reason=Reason.UNEVALUABLE))
+            return False
+        self._verdict = verdict
+        return True
+
+    def _resolve(self) -> None:
+        target = self.request.target
+        if target.is_address:
+            self._resolved(Resolution(target.host, (target.host,), 0.0))
+        else:
+            found = self._pipeline.resolve_name(target.host, self._steps)
+            self._then(found, self._resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)
+
+    def _resolved(self, resolution: Resolution | None) -> None:
+        """Check every address, then take a session to one of them."""
+        target = self.request.target
+        if resolution is None:
+            raise ResolveFailed(f"no plugin resolves names; {target.host} can't be reached")
+        named = self._verdict.addresses
+        permit = self._seam.permit | compile_permit(named) if named else self._seam.permit
+        self._addresses = check_destination(resolution.addresses, target.port, permit, self._seam.own, name=target.host)
+        self._acquire()
+
+    def _then(self, value: Any, go_on: Callable[[Any], None], timeout_s: float, reason: Reason) -> None:
+        """Go on with a value at once, or when it is there; a timeout or an error ends the exchange."""
+        if inspect.isawaitable(value):
+            name = f"exchange {self.request.id}: {go_on.__name__}"
+            self._task = spawn(self._await(value, go_on, timeout_s, reason), name=name)
+        else:
+            go_on(value)
+
+    async def _await(
+        self, pending: Awaitable[Any], go_on: Callable[[Any], None], timeout_s: float, reason: Reason
+    ) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                value = await pending
+        except TimeoutError:
+            self._task = None
+            self.refuse(deny(f"gave up after {timeout_s:g} s", reason=reason))
+            return
+        except SeamgateError as error:
+            self._task = None
+            self.fail(error)
+            return
+        self._task = None
+        self.guarded(lambda: go_on(value))
+
+    def guarded(self, step: Callable[[], None]) -> None:
+        """Run a step; whatever goes wrong in it ends the exchange, closed."""
+        try:
+            step()
+        except SeamgateError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours denies, is audited and is reported
+            self.fail(SeamgateError("a fault of the gateway", reason=Reason.INTERNAL_ERROR))
+            asyncio.get_running_loop().call_exception_handler({"message": "exchange failed", "exception": error})
+
+    # -- session, credentials ----------------------------------------------------------------------------------------
+
+    def _acquire(self) -> None:
+        found = self._seam.pool.acquire(
+            self.request.target, self._addresses, self.request.guest, self._pipeline.generation
+        )
+        self._then(found, self._got_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
+
+    def _got_session(self, session: UpstreamSide) -> None:
+        if self._stage is Stage.DONE:
+            session.release(reusable=True)
+            return
+        self._session = session
+        self._session_facts = AuditUpstream(session.address, session.id, session.reused)
+        if not session.reused:
+            self._seam.opened(self.request.guest, self.request.target, session.address)
+        self._to_supply = self._verdict.credentials
+        self._supplies = []
+        self._supply()
+
+    def _supply(self) -> None:
+        """Get the selected credentials, one after the other; then send."""
+        while self._to_supply:
+            name = self._to_supply[0]
+            found = self._pipeline.supply_credential(self.request, name, self._steps)
+            if inspect.isawaitable(found):
+                self._then(found, self._supplied, self._seam.limits.credential_timeout_s, Reason.CREDENTIAL_UNAVAILABLE)
+                return
+            self._keep_supply(found)
+        self._send()
+
+    def _supplied(self, supply: Supply | None) -> None:
+        self._keep_supply(supply)
+        self._supply()
+
+    def _keep_supply(self, supply: Supply | None) -> None:
+        name, self._to_supply = self._to_supply[0], self._to_supply[1:]
+        if supply is None:
+            raise SeamgateError(f"no plugin supplies {name!r}", reason=Reason.CREDENTIAL_UNAVAILABLE)
+        self._supplies.append(supply)
+
+    # -- send --------------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Write ahead if a credential goes along, then let the request out."""
+        session, request = self._session, self.request
+        assert session is not None
+        headers, query = request.headers, request.query
+        for supply in self._supplies:
+            headers = apply_amendment(headers, supply.set_headers, supply.remove_headers)
+            query = supply.query if supply.query is not None else query
+        if self._seam.placeholders.left_over(headers, query) is not None:
+            self.refuse(
+                deny("a placeholder is left that no selected credential replaces", reason=Reason.PLACEHOLDER_MISPLACED)
+            )
+            return
+        if self._verdict.inspect or self._supplies:
+            accepted = narrow_accept_encoding(find_header(headers, b"accept-encoding"))
+            headers = apply_amendment(
+                headers, ((b"accept-encoding", accepted),) if accepted else (), (b"accept-encoding",)
+            )
+        opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
+        if opened and self._body_length:
+            self._request_filters, headers = self._open_filters(opened, headers)
+        if self._supplies:
+            self._seam.journal.begin(self._record(AuditKind.BEGIN, None))
+        self._chunked_up = self._request_filters is not None or self._body_length == CHUNKED
+        if self._expects and not self._held_bytes:
+            headers = (*headers, (b"expect", b"100-continue"))
+            loop = asyncio.get_running_loop()
+            self._continue_timer = loop.call_later(CONTINUE_AFTER_S, self._continue_anyway)
+        self._stage = Stage.SENDING
+        self._sent = True
+        session.send_head(self, request, headers, query, CHUNKED if self._chunked_up else self._body_length)
+        held, self._held = self._held, []
+        for piece in held:
+            self._send_body(piece)
+        # Once, if all of the body is still here.
+        self._repeatable = self._body_done and not self._repeatable and request.method in _REPEATABLE
+        if self._repeatable:
+            self._held = held
+        if self._body_done:
+            self._end_body()
+        session.flush()
+        if not self._body_done:
+            self._guest.resume_body()
+
+    def _send_body(self, data: bytes) -> None:
+        session = self._session
+        if session is None:
+            return
+        if self._request_filters is not None:
+            data = self._request_filters.feed(data)
+        if data:
+            session.send_data(data)
+
+    def _end_body(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        if self._request_filters is not None:
+            rest = self._request_filters.finish()
+            if rest:
+                session.send_data(rest)
+        if self._body_length or self._chunked_up:
+            session.send_end(self._trailers)
+
+    def _continue_anyway(self) -> None:
+        self._continue_timer = None
+        if self._stage is Stage.SENDING and not self._body_done:
+            self._guest.send_continue()
+
+    def _stop_continue_timer(self) -> None:
+        if self._continue_timer is not None:
+            self._continue_timer.cancel()
+            self._continue_timer = None
+
+    # -- the response, from the session ------------------------------------------------------------------------------
+
+    def on_informational(self, head: ResponseHead) -> None:
+        """A 1xx response. 103 may repeat what was sent, so it does not go on where a credential went along."""
+        if head.status == 100:
+            self._stop_continue_timer()
+            if self._expects and not self._body_done:
+                self._guest.send_continue()
+        elif head.status == 103 and not self._supplies:
+            self._guest.send_informational(103, head.headers)
+        elif head.status == 101:
+            raise UpstreamProtocolError("the upstream switches protocols without being asked")
+
+    def on_head(self, head: ResponseHead) -> None:
+        """The final response begins: inspect its head, then pass it on."""
+        self._stop_continue_timer()
+        self._stage = Stage.RESPONDING
+        self._first_byte_ms = (monotonic() - self._started) * 1000
+        request, headers = self.request, head.headers
+        if any(name in _NOT_FOR_GUESTS for name, _ in headers):
+            headers = tuple(pair for pair in headers if pair[0] not in _NOT_FOR_GUESTS)
+        response = Response(head.status, headers)
+        opened = self._pipeline.open_inspectors(request, response, Direction.RESPONSE, self._verdict, self._steps)
+        if opened:
+            self._filters, headers = self._open_filters(opened, headers, bodiless=head.body == 0)
+            response = Response(head.status, headers)
+        verdict = self._pipeline.judge_response(request, response, self._steps)
+        if verdict is not None:
+            self.refuse(verdict)
+            return
+        self._status = head.status
+        if head.body == 0:
+            self._send_head(headers, self._length_without_body(head))
+        elif head.body > 0 and self._filters is None:
+            self._send_head(headers, head.body)
+        else:
+            # The length is not known, or an inspector may change it: wait for what is here already, see `on_flush`.
+            self._head = (head.status, headers)
+            self._out = []
+
+    def _length_without_body(self, head: ResponseHead) -> int | None:
+        """The Content-Length of a response without a body: HEAD tells what GET would get (RFC 9110 8.6)."""
+        if self.request.method == "HEAD":
+            return head.declared if self._filters is None else None
+        return None if head.status in (204, 304) else 0
+
+    def _send_head(self, headers: Headers, length: int | None) -> None:
+        self._head_sent = True
+        self._guest.send_head(self._status, headers, length)
+
+    def _open_filters(
+        self, opened: list[tuple[str, Any]], headers: Headers, *, bodiless: bool = False
+    ) -> tuple[Filters, Headers]:
+        """Chain the inspectors, behind a decoder where there is a body to decode.
+
+        Raises:
+            UndecodableError: the content coding is not known.
+        """
+        decoder = None if bodiless else open_decoder(find_header(headers, b"content-encoding"))
+        filters = Filters(opened, decoder, self._seam.limits.plugin_budget_s)
+        if decoder is not None:
+            headers = apply_amendment(headers, (), (b"content-encoding", b"content-md5", b"digest"))
+        return filters, filters.head(headers)
+
+    def on_data(self, data: bytes) -> None:
+        """A piece of the response's body."""
+        if self._filters is not None:
+            data = self._filters.feed(data)
+            if not data:
+                return
+        self._response_bytes += len(data)
+        if self._out is not None:
+            self._out.append(data)
+        else:
+            self._guest.send_data(data)
+
+    def on_end(self, trailers: Headers) -> None:
+        """The response is complete."""
+        if self._filters is not None:
+            rest = self._filters.finish()
+            if rest:
+                self._response_bytes += len(rest)
+                if self._out is not None:
+                    self._out.append(rest)
+                else:
+                    self._guest.send_data(rest)
+            trailers = self._filters.head(trailers) if trailers else ()
+        self._response_done = True
+        self._emit_held_head()
+        self._guest.send_end(trailers)
+        self._end(Outcome.COMPLETE)
+
+    def on_flush(self) -> None:
+        """The session has delivered a batch: a head that waited for the end of its body waits no more."""
+        if self._stage is Stage.DONE:
+            return
+        self._emit_held_head()
+        self._guest.flush()
+        if self._filters is not None and self._stage is Stage.RESPONDING and self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._paused)
+
+    def _emit_held_head(self) -> None:
+        """Send a head that waited: its length is exact if the body is all here, else the body goes chunked."""
+        out, self._out = self._out, None
+        if out is None or self._head is None:
+            return
+        self._send_head(self._head[1], sum(map(len, out)) if self._response_done else CHUNKED)
+        for piece in out:
+            self._guest.send_data(piece)
+
+    def _paused(self) -> None:
+        """The upstream paused: give out what inspectors hold."""
+        self._flush_timer = None
+        if self._stage is Stage.RESPONDING and self._filters is not None:
+            self.guarded(self._flush_filters)
+
+    def _flush_filters(self) -> None:
+        assert self._filters is not None
+        held = self._filters.flush()
+        if held:
+            self._response_bytes += len(held)
+            self._guest.send_data(held)
+            self._guest.flush()
+
+    def on_session_lost(self, error: SeamgateError) -> None:
+        """The session ended before the response did."""
+        session, self._session = self._session, None
+        if session is None or self._stage is Stage.DONE:
+            return
+        session.release(reusable=False)
+        if self._repeatable and session.reused and self._stage is Stage.SENDING:
+            # The upstream closed an idle connection just as we used it (RFC 9112 9.3.1): once more, on a fresh one.
+            self._stage = Stage.WAITING
+            self._request_filters = None
+            self.guarded(self._acquire)
+        else:
+            self.fail(error)
+
+    # -- flow control ------------------------------------------------------------------------------------------------
+
+    def guest_writable(self, writable: bool) -> None:
+        """The guest takes no more, or takes more again: so does the upstream's reading."""
+        if self._session is not None:
+            if writable:
+                self._session.resume_reading()
+            else:
+                self._session.pause_reading()
+
+    def upstream_writable(self, writable: bool) -> None:
+        """The upstream takes no more, or takes more again: so does the guest's body."""
+        if self._body_done:
+            return
+        if writable:
+            self._guest.resume_body()
+        else:
+            self._guest.pause_body()
+
+    # -- ways out ----------------------------------------------------------------------------------------------------
+
+    def fail(self, error: SeamgateError) -> None:
+        """End because of an error: a denial if nothing of a response was sent, else a visible cut."""
+        self.refuse(denial_of(error))
+
+    def refuse(self, verdict: Verdict) -> None:
+        """End with a denial, or, where the response has begun, with a cut that the guest can't take for an end."""
+        if self._stage is Stage.DONE:
+            return
+        self._ending = verdict
+        if self._stage is Stage.RESPONDING and self._head_sent:
+            self._guest.abort()
+            self._end(Outcome.TRUNCATED)
+            return
+        self._out = None
+        self._status = verdict.reason.status
+        self._guest.send_denial(verdict, self.request.id)
+        self._end(Outcome.FAILED if self._decision is Decision.ALLOW else Outcome.DENIED)
+
+    def on_guest_gone(self) -> None:
+        """The guest closed: stop whatever is under way."""
+        if self._stage is not Stage.DONE:
+            self._ending = deny("the guest closed its connection", reason=Reason.GUEST_GONE)
+            self._end(Outcome.ABORTED)
+
+    @property
+    def _decision(self) -> Decision:
+        """What we decided: an allowed request that the upstream failed, or the guest left, was allowed."""
+        ending = self._ending
+        ours = ending is not None and ending.reason.blame is not Blame.UPSTREAM and ending.reason not in _NOT_OURS
+        return Decision.ALLOW if self._verdict.allowed and not ours else Decision.DENY
+
+    def _end(self, outcome: Outcome) -> None:
+        """Write the terminal record, give the session back, tell the guest's side."""
+        self._stage = Stage.DONE
+        for timer in (self._flush_timer, self._continue_timer):
+            if timer is not None:
+                timer.cancel()
+        self._flush_timer = self._continue_timer = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._held = []
+        denied = self._decision is Decision.DENY
+        seam = self._seam
+        seam.ended()
+        seam.denied_total += denied
+        seam.record(self._record(AuditKind.REQUEST, outcome), denied=denied)
+        session, self._session = self._session, None
+        if session is not None:
+            session.release(reusable=not self._sent or (outcome is Outcome.COMPLETE and self._body_done))
+        self._guest.finished()
+
+    def _record(self, kind: AuditKind, outcome: Outcome | None) -> AuditRecord:
+        """Build the record of what is known now; `outcome` is None in the one that is written ahead."""
+        verdict, seam = self._verdict, self._seam
+        why = self._ending or verdict
+        terminal = outcome is not None
+        return AuditRecord(
+            time=seam.clock(),
+            kind=kind,
+            id=self.request.id,
+            guest=guest_part(self.request.guest),
+            entry=self._entry,
+            request=request_part(self.request, seam.query_mode),
+            verdict=self._decision,
+            reason=why.reason,
+            rule=why.rule or verdict.rule,
+            message=why.message,
+            would_rule=verdict.would_rule,
+            would_deny=verdict.would_deny,
+            credentials=tuple([supply.credential for supply in self._supplies]),
+            upstream=self._session_facts,
+            status=self._status,
+            bytes=AuditBytes(self._request_bytes, self._response_bytes) if terminal else None,
+            duration_ms=(monotonic() - self._started) * 1000 if terminal else None,
+            first_byte_ms=self._first_byte_ms,
+            outcome=outcome,
+            steps=tuple(self._steps) if terminal else (),
+            generation=self._pipeline.generation,
+        )
+
+
+_NOT_OURS: Final = frozenset((Reason.GUEST_GONE, Reason.GUEST_TIMEOUT))
+
+
+def _with_body(request: Request, body: bytes | None, state: BodyState) -> Request:
+    return Request(
+        request.id,
+        request.guest,
+        request.target,
+        request.method,
+        request.path,
+        request.query,
+        request.headers,
+        body,
+        state,
+        request.received_at,
+    )

@@ -1,0 +1,276 @@
+"""The gateway: everything wired together, listening. The one place that knows all the rooms.
+
+Called by `seamgate serve`, `seamgate run`, `seamgate demo` and by tests. Start: configuration, plugins, journal, pool,
+entries; whatever is missing stops the start with a named error. Stop: no new request, those under way may finish, then
+everything is closed and the journal says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from seamgate import __version__
+from seamgate.audit.journal import Journal
+from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
+from seamgate.ca.leaf import CertificateAuthority, load_authority
+from seamgate.config import BaseUrlEntry, Config, ProxyEntry, parse_route, split_listen
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
+from seamgate.entry.http1_guest import Connections, Http1Guest, OnConnect
+from seamgate.entry.identity import Identities, make_guest
+from seamgate.entry.tunnel import ConnectHandler
+from seamgate.errors import PrerequisiteMissing
+from seamgate.flow import Guest, Isolation
+from seamgate.pipeline import Pipeline
+from seamgate.registry import load_plugins
+from seamgate.seam import Seam
+from seamgate.upstream.addresses import OwnAddresses, compile_permit
+from seamgate.upstream.connect import Connector
+from seamgate.upstream.pool import SessionPool
+from seamgate.upstream.tls import UpstreamTls
+
+log = structlog.get_logger("seamgate.gateway")
+
+FLUSH_AFTER_S = 0.02
+"""How long terminal records may wait in memory for company; a write-ahead record takes them along at once."""
+SWEEP_EVERY_S = 1.0
+BACKLOG = 1024
+WRITE_HIGH_BYTES = 256 * 1024
+
+
+class Gateway:
+    """One running gateway. `async with Gateway(config) as gateway: ...`"""
+
+    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
+        self.config = config
+        self.seam: Seam
+        self.connections = Connections(config.limits.connections)
+        self.addresses: dict[str, tuple[str, int]] = {}
+        """Entry -> address and port as bound."""
+        self._clock = clock
+        self._generation = 1
+        self._journal: Journal
+        self._authority: CertificateAuthority | None = None
+        self._servers: list[asyncio.Server] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._flusher: asyncio.TimerHandle | None = None
+        self._own = OwnAddresses(())
+
+    def __repr__(self) -> str:
+        return f"<Gateway {self.addresses} generation {self._generation}>"
+
+    @property
+    def journal_path(self) -> Path:
+        """Where the audit log is."""
+        return self._journal.path
+
+    @property
+    def ca_path(self) -> Path:
+        """The CA certificate that guests have to trust."""
+        assert self._authority is not None
+        return self._authority.files.certificate
+
+    async def __aenter__(self) -> Gateway:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open everything and listen.
+
+        Raises:
+            ConfigError: the configuration, a policy or the CA can't be used.
+            PluginRejected: a plugin can't be vouched for.
+            AuditError: the journal can't be opened.
+            PrerequisiteMissing: a port can't be bound.
+        """
+        config = self.config
+        self._authority = load_authority(config.ca, base=config.base) if config.entries.proxy is not None else None
+        pipeline = self._make_pipeline(config, self._generation)
+        tls = UpstreamTls(config.upstream_tls, base=config.base)
+        connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
+        self._journal = Journal(
+            config.audit, clock=self._clock, on_pending=self._flush_soon, on_written=pipeline.export_audit
+        )
+        self.seam = Seam(
+            pipeline=pipeline,
+            pool=SessionPool(connector, config.pool, response_timeout_s=config.limits.response_timeout_s),
+            journal=self._journal,
+            limits=config.limits,
+            permit=compile_permit(config.permit_addresses),
+            own=self._own,
+            placeholders=PlaceholderIndex(config.credentials),
+            query_mode=config.audit.query,
+            clock=self._clock,
+        )
+        try:
+            if config.entries.proxy is not None:
+                await self._listen("proxy", config.entries.proxy.listen, self._proxy(config.entries.proxy))
+            if config.entries.base_url is not None:
+                await self._listen("base_url", config.entries.base_url.listen, self._base_url(config.entries.base_url))
+        except BaseException:
+            self._close()
+            raise
+        self._tell("start")
+        self._sweep()
+
+    def _make_pipeline(self, config: Config, generation: int) -> Pipeline:
+        plugins = load_plugins(config, generation, self._clock)
+        return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
+
+    async def _listen(self, entry: str, listen: str, factory: Callable[[], Http1Guest]) -> None:
+        host, port = split_listen(listen)
+        loop = asyncio.get_running_loop()
+
+        def accept() -> asyncio.BaseProtocol:
+            if self.connections.full:
+                self.connections.refused_total += 1
+                return _Refused()
+            return factory()
+
+        try:
+            server = await loop.create_server(accept, host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise PrerequisiteMissing(
+                f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
+            ) from error
+        self._servers.append(server)
+        bound = server.sockets[0].getsockname()
+        self.addresses[entry] = (bound[0], bound[1])
+        self._own.add(bound[0], bound[1])
+
+    def _proxy(self, entry: ProxyEntry) -> Callable[[], Http1Guest]:
+        guest = self._named_guest(entry.guest, Isolation.PROXY)
+        binding = ProxyBinding("proxy", Identities(self.config.guests, Isolation.PROXY), guest)
+        assert self._authority is not None
+        on_connect = ConnectHandler(self.seam, self._authority, self.connections, binding)
+        return lambda: self._connection(binding, on_connect)
+
+    def _base_url(self, entry: BaseUrlEntry) -> Callable[[], Http1Guest]:
+        guest = self._named_guest(entry.guest, Isolation.BASE_URL)
+        routes = {name: parse_route(origin) for name, origin in entry.routes.items()}
+        identities = Identities(self.config.guests, Isolation.BASE_URL)
+        binding = RouteBinding("base_url", routes, identities, guest)
+        return lambda: self._connection(binding, None)
+
+    def _connection(self, binding: Binding, on_connect: OnConnect | None) -> Http1Guest:
+        return Http1Guest(self.seam, binding, self.connections, on_connect)
+
+    def _named_guest(self, name: str, isolation: Isolation) -> Guest | None:
+        return make_guest(name, self.config.guests[name], isolation) if name else None
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        if self._flusher is None:
+            self._flusher = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._flush)
+
+    def _flush(self) -> None:
+        self._flusher = None
+        self._journal.flush()
+
+    def _sweep(self) -> None:
+        """Once a second: whatever has been silent for too long."""
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_EVERY_S, self._sweep)
+        self.connections.sweep()
+        self.seam.pool.sweep()
+        if not self._journal.healthy:
+            self._journal.flush()
+
+    def reload(self, config: Config) -> int:
+        """Take over a new configuration's policies, credentials and plugins, or keep the old ones.
+
+        Returns:
+            The new generation.
+
+        Raises:
+            SeamgateError: the new one can't be used; nothing has changed.
+        """
+        generation = self._generation + 1
+        pipeline = self._make_pipeline(config, generation)
+        placeholders = PlaceholderIndex(config.credentials)
+        permit = compile_permit(config.permit_addresses)
+        self._generation = generation
+        self.seam.pipeline, self.seam.placeholders, self.seam.permit = pipeline, placeholders, permit
+        self.config = config
+        self.seam.pool.retire(generation)
+        self._tell("reload")
+        return generation
+
+    def _tell(self, event: Any) -> None:
+        """Write a record about the gateway itself."""
+        facts = {
+            "version": __version__,
+            "configuration": self.config.source,
+            "policies": ", ".join(Path(name).name for name in self.config.policies),
+            "plugins": ", ".join(plugin.name for plugin in self.seam.pipeline.plugins),
+            "capabilities": ", ".join(
+                f"{plugin.name}: {'+'.join(sorted(plugin.capabilities))}"
+                for plugin in self.seam.pipeline.plugins
+                if plugin.capabilities
+            ),
+        }
+        self._journal.append(
+            AuditRecord(
+                time=self._clock(),
+                kind=AuditKind.GATEWAY,
+                gateway=AuditGateway(event, facts),
+                generation=self._generation,
+            )
+        )
+        self._journal.flush()
+        log.info("gateway", happened=event, generation=self._generation, **self._entry_facts())
+
+    def _entry_facts(self) -> dict[str, str]:
+        return {entry: f"{host}:{port}" for entry, (host, port) in self.addresses.items()}
+
+    # -- stop --------------------------------------------------------------------------------------------------------
+
+    async def stop(self, *, grace_s: float = 10.0) -> None:
+        """Take no new connection, let requests under way finish for a while, then close everything."""
+        self.seam.draining = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections.all):
+            connection.drain()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.seam.quiet()
+        except TimeoutError:
+            log.warning("requests were cut at stop", count=self.seam.active)
+        self.connections.close()
+        await asyncio.sleep(0)
+        self._tell("stop")
+        self._close()
+
+    def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for timer in (self._sweeper, self._flusher):
+            if timer is not None:
+                timer.cancel()
+        self.connections.close()
+        self.seam.pool.close()
+        self._journal.close()
+
+
+class _Refused(asyncio.Protocol):
+    """A connection beyond the limit: told so, and closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Answer before anything was asked; every HTTP client reads it as the answer to its first request."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(
+            b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        )
+        transport.close()

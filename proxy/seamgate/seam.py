@@ -1,0 +1,132 @@
+"""What every exchange needs and none owns: the present pipeline, the session pool, the journal, the limits.
+
+One per gateway. Entries hand it to each connection; a reload swaps `pipeline` and raises the generation, and every
+exchange keeps the pipeline that it began with. Decides nothing by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated, Protocol
+
+import msgspec
+
+from seamgate.audit.record import AuditRecord
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.flow import Guest, Target
+from seamgate.pipeline import Pipeline
+from seamgate.upstream.addresses import AddressPermit, OwnAddresses
+from seamgate.upstream.pool import SessionPool
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+KIB, MIB = 1024, 1024 * 1024
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `limits:` of seamgate.yaml: each with a default that agents don't meet and attackers do.
+
+    Attributes:
+        connections: guests' connections at once; more are refused. 10,000 idle ones cost some 200 MB.
+        head_timeout_s: from the first byte of a request to the end of its head, and for a TLS handshake.
+        idle_timeout_s: how long a guest's connection may be silent between requests.
+        body_timeout_s: how long a request's body may be silent.
+        resolve_timeout_s: for a name, all servers and retries together.
+        connect_timeout_s: for TCP and TLS to one address.
+        response_timeout_s: how long an upstream may be silent. Thinking models are silent for many minutes.
+        credential_timeout_s: for a source that has to be asked.
+        plugin_budget_s: wall time of one synchronous plugin call.
+        request_body_bytes: longest request body where a rule says nothing; None for no limit.
+        judged_body_bytes: how much of a body is held in memory for rules that look into it. Longer: unevaluable.
+    """
+
+    connections: Count = 10_000
+    head_timeout_s: Seconds = 30.0
+    idle_timeout_s: Seconds = 300.0
+    body_timeout_s: Seconds = 120.0
+    resolve_timeout_s: Seconds = 10.0
+    connect_timeout_s: Seconds = 10.0
+    response_timeout_s: Seconds = 900.0
+    credential_timeout_s: Seconds = 10.0
+    plugin_budget_s: Seconds = 0.25
+    request_body_bytes: Count | None = None
+    judged_body_bytes: Count = 2 * MIB
+
+
+class Recorder(Protocol):
+    """What exchanges use of the journal (`seamgate.audit.journal.Journal`)."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last write succeeded."""
+        ...
+
+    def begin(self, record: AuditRecord) -> None:
+        """Write ahead. Raises AuditError."""
+
+    def append(self, record: AuditRecord) -> None:
+        """Keep a terminal record until it is written."""
+
+
+class Seam:
+    """The shared machinery of one gateway."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        pool: SessionPool,
+        journal: Recorder,
+        limits: LimitsConfig,
+        permit: AddressPermit,
+        own: OwnAddresses,
+        placeholders: PlaceholderIndex,
+        query_mode: str = "names",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.pipeline = pipeline
+        self.pool = pool
+        self.journal = journal
+        self.limits = limits
+        self.permit = permit
+        self.own = own
+        self.placeholders = placeholders
+        self.query_mode = query_mode
+        self.clock = clock
+        self.draining = False
+        self.requests_total = 0
+        self.denied_total = 0
+        self.active = 0
+        self._quiet: asyncio.Event | None = None
+        self._numbers = itertools.count()
+        self._tag = os.urandom(2).hex()
+
+    def new_id(self) -> str:
+        """Return a request id: sorts by time, unique over gateways for all practical purposes."""
+        return f"{int(self.clock() * 1000):011x}-{self._tag}-{next(self._numbers) & 0xFFFFFF:06x}"
+
+    def ended(self) -> None:
+        """An exchange is over."""
+        self.active -= 1
+        if not self.active and self._quiet is not None:
+            self._quiet.set()
+
+    async def quiet(self) -> None:
+        """Return once no exchange is under way."""
+        if self.active:
+            self._quiet = asyncio.Event()
+            await self._quiet.wait()
+
+    def record(self, record: AuditRecord, *, denied: bool) -> None:
+        """Keep a terminal record and tell the observers."""
+        self.journal.append(record)
+        if self.pipeline.observes:
+            self.pipeline.request_done(record, denied=denied)
+
+    def opened(self, guest: Guest, target: Target, address: str) -> None:
+        """A session was opened on behalf of this guest."""
+        self.pipeline.connected(guest, target, address)

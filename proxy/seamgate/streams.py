@@ -1,0 +1,303 @@
+"""TLS over any byte stream, for both sides of the seam.
+
+`TlsStream` is a protocol towards the transport below (TCP, ring, memory) and a transport towards the protocol above
+(a guest's connection, an upstream's session), with the surface of `asyncio.Transport` that they use. Written over
+OpenSSL's memory BIOs rather than `loop.start_tls`, because the ring has no socket, the server name has to be known
+before a leaf is chosen, and a client may send its first request in the same segment as the end of the handshake.
+
+The server side reads the ClientHello first and asks `choose` for a context; the client side is given one. Verifies
+nothing by itself: contexts do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from seamgate.errors import GuestProtocolError, Reason
+from seamgate.protocol.client_hello import MAX_HELLO_BYTES, ClientHello, parse_client_hello
+
+_RECORD_BYTES = 16384
+_ALERT_UNRECOGNIZED_NAME = b"\x15\x03\x01\x00\x02\x02\x70"
+_ALERT_HANDSHAKE_FAILURE = b"\x15\x03\x01\x00\x02\x02\x28"
+
+
+class Transport(Protocol):
+    """What the protocols above use of `asyncio.Transport`; TCP, TLS, ring and memory streams all have it."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes to be sent."""
+
+    def pause_reading(self) -> None:
+        """Stop calling `data_received`."""
+
+    def resume_reading(self) -> None:
+        """Call `data_received` again."""
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+
+    def abort(self) -> None:
+        """Close at once; what is queued is lost."""
+
+    def is_closing(self) -> bool:
+        """Whether close or abort was called, or the peer is gone."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """How many bytes are queued."""
+        ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As in asyncio: `peername`, `sockname` ..."""
+        ...
+
+
+Chooser = Callable[[ClientHello], ssl.SSLContext]
+
+
+class TlsStream(asyncio.Protocol):
+    """TLS between the transport below and the protocol above.
+
+    The protocol above gets `connection_made(self)` once the handshake is done, then data as usual. If the handshake
+    fails, `on_failure` gets the error instead, and the transport below is closed.
+    """
+
+    def __init__(
+        self,
+        above: asyncio.Protocol,
+        *,
+        context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        choose: Chooser | None = None,
+        on_failure: Callable[[Exception], None],
+        on_established: Callable[[], object] | None = None,
+    ) -> None:
+        self._above = above
+        self._context = context
+        self._server_hostname = server_hostname
+        self._choose = choose
+        self._on_failure = on_failure
+        self._on_established = on_established
+        self._below: Transport | None = None
+        self._hello = b""
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls: ssl.SSLObject | None = None
+        self._established = False
+        self._closing = False
+        self._paused = False
+        self._lost = False
+
+    # -- as a protocol -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """The transport below is there: a client begins its handshake."""
+        self._below = transport
+        if self._context is not None:
+            self._tls = self._context.wrap_bio(
+                self._incoming, self._outgoing, server_side=False, server_hostname=self._server_hostname
+            )
+            self._handshake()
+
+    def data_received(self, data: bytes) -> None:
+        """Ciphertext from below."""
+        if self._lost:
+            return
+        if self._tls is not None:
+            self._incoming.write(data)
+        elif not self._read_hello(data):
+            return
+        if not self._established:
+            self._handshake()
+        if self._established:
+            self._read()
+
+    def eof_received(self) -> bool:
+        """The peer closed without close_notify: for TLS that is a cut, never a clean end (RFC 8446 6.1)."""
+        if not self._established:
+            self._fail(ConnectionResetError("the peer closed within the TLS handshake"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport below is gone."""
+        if not self._established:
+            self._fail(exc or ConnectionResetError("the connection closed within the TLS handshake"))
+        elif not self._lost:
+            self._lost = True
+            self._above.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The transport below has enough."""
+        if self._established:
+            self._above.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The transport below takes more."""
+        if self._established:
+            self._above.resume_writing()
+
+    # -- handshake ---------------------------------------------------------------------------------------------------
+
+    def _read_hello(self, data: bytes) -> bool:
+        """Collect the ClientHello and choose a context; True once the TLS object has it all."""
+        self._hello += data
+        try:
+            hello = parse_client_hello(self._hello)
+            if hello is None:
+                if len(self._hello) > MAX_HELLO_BYTES:
+                    raise GuestProtocolError("the TLS ClientHello is too long", reason=Reason.GUEST_TLS_FAILED)
+                return False
+            assert self._choose is not None
+            context = self._choose(hello)
+        except GuestProtocolError as error:
+            mismatch = error.reason is Reason.TARGET_MISMATCH
+            self._fail(error, _ALERT_UNRECOGNIZED_NAME if mismatch else _ALERT_HANDSHAKE_FAILURE)
+            return False
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(self._hello)
+        self._hello = b""
+        return True
+
+    def _handshake(self) -> None:
+        assert self._tls is not None
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+            return
+        except (ssl.SSLError, ValueError) as error:
+            self._send()
+            self._fail(error)
+            return
+        self._established = True
+        self._send()
+        self._above.connection_made(self)  # type: ignore[arg-type]  # we are its transport
+        if self._on_established is not None:
+            self._on_established()
+
+    def _fail(self, error: Exception, alert: bytes = b"") -> None:
+        """End a stream whose handshake did not succeed; the protocol above never hears of it."""
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        if self._below is not None:
+            if alert:
+                self._below.write(alert)
+            self._below.close()
+        self._on_failure(error)
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Give up all plaintext that is here, as one piece."""
+        tls, incoming = self._tls, self._incoming
+        assert tls is not None
+        pieces: list[bytes] = []
+        ended = False
+        try:
+            while incoming.pending or tls.pending():
+                piece = tls.read(_RECORD_BYTES)
+                if not piece:
+                    ended = True
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            ended = True
+        except ssl.SSLError as error:
+            self._deliver(pieces)
+            self._broken(error)
+            return
+        if self._outgoing.pending:
+            self._send()
+        self._deliver(pieces)
+        if ended and not self._lost:
+            # close_notify: a clean end of what the peer sends.
+            self._above.eof_received()
+            self.close()
+
+    def _deliver(self, pieces: list[bytes]) -> None:
+        if pieces and not self._lost:
+            self._above.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _broken(self, error: ssl.SSLError) -> None:
+        """A record that does not decrypt: nothing after it can be trusted."""
+        if not self._lost:
+            self._lost = self._closing = True
+            if self._below is not None:
+                self._below.abort()
+            self._above.connection_lost(error)
+
+    def _send(self) -> None:
+        if self._outgoing.pending and self._below is not None:
+            self._below.write(self._outgoing.read())
+
+    # -- as a transport ----------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Encrypt and queue."""
+        if self._closing or not data:
+            return
+        assert self._tls is not None
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as error:
+            self._broken(error)
+            return
+        self._send()
+
+    def pause_reading(self) -> None:
+        """Stop reading below; what is decrypted already was delivered."""
+        if self._below is not None and not self._paused and not self._below.is_closing():
+            self._paused = True
+            self._below.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._below is not None and self._paused and not self._below.is_closing():
+            self._paused = False
+            self._below.resume_reading()
+
+    def close(self) -> None:
+        """Say close_notify, then close below."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._tls is not None and self._established:
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:
+                pass  # our close_notify is in the BIO; we don't wait for the peer's
+            self._send()
+        if self._below is not None:
+            self._below.close()
+
+    def cut(self) -> None:
+        """Send what is queued, then close without close_notify: the peer sees a cut, never a clean end."""
+        self._closing = True
+        if self._below is not None:
+            self._below.close()
+
+    def abort(self) -> None:
+        """Close below at once; what is queued is lost."""
+        self._closing = True
+        if self._below is not None:
+            self._below.abort()
+
+    def is_closing(self) -> bool:
+        """Whether this stream is ending."""
+        return self._closing or self._below is None or self._below.is_closing()
+
+    def get_write_buffer_size(self) -> int:
+        """Ciphertext bytes queued below."""
+        return 0 if self._below is None else self._below.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As the transport below; "ssl_object" is ours."""
+        if name == "ssl_object":
+            return self._tls
+        return default if self._below is None else self._below.get_extra_info(name, default)

@@ -1,0 +1,100 @@
+"""Opens sessions: TCP to a validated address, TLS verified against the target's name. Dials nothing else.
+
+Called by the session pool. The addresses were checked by the exchange; a name is never resolved here, so what is
+dialled is what was checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from seamgate.errors import ConnectFailed, SeamgateError, UpstreamTimeout
+from seamgate.flow import Target
+from seamgate.streams import TlsStream
+from seamgate.upstream.session import Session
+from seamgate.upstream.tls import TlsProfile, UpstreamTls, tls_failed
+
+SHARE_OF_FIRST_S = 3.0
+"""How long one of several addresses may take for TCP before the next is tried: a dead one must not cost it all."""
+
+
+class Connector:
+    """Knows TLS profiles and time limits; makes `Session`s."""
+
+    def __init__(self, tls: UpstreamTls, *, timeout_s: float, write_high_bytes: int = 256 * 1024) -> None:
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._write_high_bytes = write_high_bytes
+
+    def profile_for(self, target: Target) -> TlsProfile | None:
+        """Return the TLS profile of a target; None for plain http."""
+        return self._tls.profile_for(target) if target.scheme == "https" else None
+
+    async def connect(
+        self,
+        target: Target,
+        addresses: tuple[str, ...],
+        on_idle: Callable[[Session], None],
+        on_gone: Callable[[Session], None],
+    ) -> Session:
+        """Open a session to the first address that answers.
+
+        Raises:
+            ConnectFailed: none does.
+            TlsFailed: one does, but its certificate or TLS is not right; no other is tried.
+            UpstreamTimeout: it took too long.
+        """
+        profile = self.profile_for(target)
+        failures: list[str] = []
+        for place, address in enumerate(addresses):
+            last = place == len(addresses) - 1
+            session = Session(address, on_idle, on_gone)
+            try:
+                async with asyncio.timeout(self._timeout_s if last else min(SHARE_OF_FIRST_S, self._timeout_s)):
+                    await self._open(session, target, profile, address)
+            except TimeoutError:
+                failures.append(f"{address}: timed out")
+            except OSError as error:
+                failures.append(f"{address}: {error.strerror or type(error).__name__}")
+            else:
+                return session
+        message = f"{target.authority} can't be reached ({'; '.join(failures)})"
+        raise UpstreamTimeout(message) if failures[-1].endswith("timed out") else ConnectFailed(message)
+
+    async def _open(self, session: Session, target: Target, profile: TlsProfile | None, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        if profile is None:
+            transport, _ = await loop.create_connection(lambda: session, address, target.port)
+            transport.set_write_buffer_limits(self._write_high_bytes)
+            return
+        established: asyncio.Future[None] = loop.create_future()
+
+        def failed(error: Exception) -> None:
+            if not established.done():
+                known = isinstance(error, SeamgateError)
+                established.set_exception(error if known else tls_failed(error, target.host))
+
+        def done() -> None:
+            if not established.done():
+                established.set_result(None)
+
+        stream = TlsStream(
+            session,
+            context=self._tls.context(profile),
+            server_hostname=target.host,
+            on_failure=failed,
+            on_established=done,
+        )
+        transport_: Any = None
+        try:
+            transport_, _ = await loop.create_connection(lambda: stream, address, target.port)
+            transport_.set_write_buffer_limits(self._write_high_bytes)
+            await established
+        except BaseException:
+            if transport_ is not None:
+                transport_.abort()
+            if established.done() and not established.cancelled():
+                established.exception()
+            raise

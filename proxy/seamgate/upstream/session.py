@@ -1,0 +1,221 @@
+"""One HTTP/1.1 session to one upstream: a connection to a validated address that carries one exchange at a time.
+
+Opened by `upstream.connect`, lent to exchanges by `upstream.pool`. It never goes back to the pool after an error, with
+unread bytes, with a request that was not sent whole, or once the upstream asked for authentication that is bound to
+the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from seamgate.errors import Reason, SeamgateError, TlsFailed, UpstreamError
+from seamgate.flow import Headers, Request
+from seamgate.protocol.http1 import (
+    CHUNKED,
+    ResponseHead,
+    write_chunk,
+    write_last_chunk,
+    write_request_head,
+)
+from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader, Trailers
+from seamgate.streams import Transport
+
+if TYPE_CHECKING:
+    from seamgate.exchange import Exchange
+
+_numbers = itertools.count(1)
+
+
+class Session(asyncio.Protocol):
+    """State: `exchange` is set while one is carried; `_broken` once nothing may be sent any more."""
+
+    def __init__(self, address: str, on_idle: Callable[[Session], None], on_gone: Callable[[Session], None]) -> None:
+        self.id = f"s{next(_numbers)}"
+        self.address = address
+        self.reused = False
+        self.opened_at = monotonic()
+        self.active_at = self.opened_at
+        self.exchanges = 0
+        self.exchange: Exchange | None = None
+        self.transport: Transport | None = None
+        self.reading_paused = False
+        self._reader = ResponseReader()
+        self._out: list[bytes] = []
+        self._chunked = False
+        self._broken = False
+        self._keep_alive = True
+        self._on_idle = on_idle
+        self._on_gone = on_gone
+
+    def __repr__(self) -> str:
+        state = "broken" if self._broken else "active" if self.exchange is not None else "idle"
+        return f"<Session {self.id} {self.address} {state} exchanges={self.exchanges}>"
+
+    @property
+    def usable(self) -> bool:
+        """Whether another exchange may be put on it."""
+        return not self._broken and self._keep_alive and self.transport is not None and not self.transport.is_closing()
+
+    # -- what an exchange does with it -------------------------------------------------------------------------------
+
+    def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
+        """Begin a request: written from the model, never relayed."""
+        self.exchange = exchange
+        self.exchanges += 1
+        self.active_at = monotonic()
+        self._chunked = body == CHUNKED
+        self._reader.expect(request.method)
+        target = request.path if query is None else f"{request.path}?{query}"
+        self._out.append(write_request_head(request.method, target, request.target.authority, headers, body))
+
+    def send_data(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        self._out.append(write_chunk(data) if self._chunked else data)
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the request."""
+        if self._chunked:
+            self._out.append(write_last_chunk(trailers))
+
+    def flush(self) -> None:
+        """Hand what was queued to the transport, in one piece."""
+        out = self._out
+        if out and self.transport is not None:
+            self.active_at = monotonic()
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+        self._out = []
+
+    def pause_reading(self) -> None:
+        """The guest has enough."""
+        if self.transport is not None and not self.reading_paused and not self.transport.is_closing():
+            self.reading_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The guest takes more."""
+        if self.transport is not None and self.reading_paused and not self.transport.is_closing():
+            self.reading_paused = False
+            self.active_at = monotonic()
+            self.transport.resume_reading()
+
+    def release(self, *, reusable: bool) -> None:
+        """The exchange is done: back to the pool, or closed."""
+        self.exchange = None
+        self._out = []
+        self.resume_reading()
+        if reusable and self.usable and self._reader.between_messages:
+            self.active_at = monotonic()
+            self.reused = True
+            self._on_idle(self)
+        else:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close it; nothing is sent any more."""
+        self._broken = True
+        if self.transport is not None:
+            self.transport.abort()
+        self._on_gone(self)
+
+    def close(self) -> None:
+        """Close an idle session politely."""
+        self._broken = True
+        if self.transport is not None:
+            self.transport.close()
+        self._on_gone(self)
+
+    # -- as a protocol -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """TCP, and TLS if there is any, is there."""
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a response. Between exchanges nobody asked for any: the session is of no more use."""
+        exchange = self.exchange
+        if exchange is None:
+            self.discard()
+            return
+        self.active_at = monotonic()
+        self._reader.feed(data)
+        try:
+            self._pump(exchange)
+            exchange.on_flush()
+        except SeamgateError as error:
+            self._lost(error)
+        except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends the exchange and is reported
+            self._lost(SeamgateError("a fault of the gateway"))
+            asyncio.get_running_loop().call_exception_handler({"message": "session failed", "exception": error})
+
+    def _pump(self, exchange: Exchange) -> None:
+        """Hand all events that are here to the exchange, until it is over."""
+        reader = self._reader
+        while self.exchange is exchange:
+            event = reader.next_event()
+            if type(event) is bytes:
+                exchange.on_data(event)
+            elif event is NEED_DATA:
+                return
+            elif isinstance(event, ResponseHead):
+                if event.status < 200:
+                    exchange.on_informational(event)
+                else:
+                    self._keep_alive = event.keep_alive and not event.connection_bound
+                    exchange.on_head(event)
+            elif isinstance(event, Trailers):
+                exchange.on_end(event.headers)
+
+    def eof_received(self) -> bool:
+        """The upstream ended cleanly: the end of a close-delimited body, or a cut."""
+        exchange = self.exchange
+        self._keep_alive = False
+        if exchange is None:
+            return False
+        try:
+            end = self._reader.eof()
+            if end is None:
+                raise UpstreamError("the upstream closed before it answered", reason=Reason.UPSTREAM_CLOSED)
+            exchange.on_end(end.headers)
+            exchange.on_flush()
+        except SeamgateError as error:
+            self._lost(error)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._broken = True
+        if isinstance(exc, ssl.SSLError):
+            self._lost(TlsFailed("the TLS session with the upstream broke"))
+        else:
+            self._lost(
+                UpstreamError("the upstream closed before its answer was complete", reason=Reason.UPSTREAM_CLOSED)
+            )
+        self._on_gone(self)
+
+    def timed_out(self, error: SeamgateError) -> None:
+        """The pool found that the upstream has been silent for too long."""
+        self._lost(error)
+
+    def _lost(self, error: SeamgateError) -> None:
+        self._broken = True
+        exchange = self.exchange
+        if exchange is not None:
+            exchange.on_session_lost(error)
+        else:
+            self.discard()
+
+    def pause_writing(self) -> None:
+        """The transport has enough."""
+        if self.exchange is not None:
+            self.exchange.upstream_writable(False)
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        if self.exchange is not None:
+            self.exchange.upstream_writable(True)
