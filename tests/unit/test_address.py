@@ -30,7 +30,8 @@ REFUSED_HOSTS = [
     "", ".", "..", "a..b", ".a.example", "a.example..", "a. example", " a.example", "a.example ",
     # other dots, invisible characters, look-alikes
     "a。example", "a．example", "a｡example", "a\u00adb.example", "a\u200bb.example", "a\u200db.example",
-    "ａ.example", "ⓐ.example", "ﬁ.example", "straße.example", "e\u0301.example", "\u2170.example", "\u212a.example", "\u2126.example", "\u017f.example",
+    "ａ.example", "ⓐ.example", "ﬁ.example", "straße.example", "e\u0301.example", "\u2170.example",
+    "\u212a.example", "\u2126.example", "\u017f.example",
     "a\u2024example", "\ufeffa.example", "a.example\u3002", "İ.example", "xn--é.example",
     # control characters, truncation, injection
     "a\x00.example", "a.example\x00.b.example", "a\r\n.example", "a.example\n", "a\t.example", "a.example\x7f",

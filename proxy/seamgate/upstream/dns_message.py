@@ -29,6 +29,8 @@ UDP_SIZE_BYTES = 1232
 MAX_RECORDS = 256
 # bind and unbound give up after 11 to 16.
 MAX_ALIASES = 16
+# A name has at most 127 labels; compressors use one or two pointers a name.
+_MAX_JUMPS = 32
 _MAX_TTL_S = 0x7FFFFFFF  # RFC 2181 8: a TTL with the top bit set is zero
 _OPT_EDE = 15  # RFC 8914
 
@@ -241,20 +243,21 @@ def _skip_name(message: bytes, offset: int) -> int:
 def _read_name(message: bytes, offset: int) -> tuple[str, int]:
     """Return (name in lower case without trailing dot, offset behind it).
 
-    Each pointer must lead backwards (RFC 1035 4.1.4: to a prior occurrence), and the whole is at most 255 bytes, so
-    that this ends. Bytes that a label may not hold in `seamgate.address` are escaped: such an owner matches nothing.
+    Each pointer must lead backwards (RFC 1035 4.1.4: to a prior occurrence), there are few of them, and the whole is
+    at most 255 bytes, so that this ends soon. Bytes that a label may not hold in `seamgate.address` are escaped: such an owner matches nothing.
     """
     labels: list[str] = []
     behind = -1
     lowest = offset
-    total = 0
+    total = jumps = 0
     while True:
         size = message[offset]
         if size >= 0xC0:
             pointer = (size & 0x3F) << 8 | message[offset + 1]
             if behind < 0:
                 behind = offset + 2
-            if pointer >= lowest or pointer < 12:
+            jumps += 1
+            if pointer >= lowest or pointer < 12 or jumps > _MAX_JUMPS:
                 raise MalformedAnswer("the DNS server's answer has a compression pointer that does not lead back")
             offset = lowest = pointer
             continue
