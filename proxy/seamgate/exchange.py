@@ -19,8 +19,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from seamgate.answer import Answer
 from seamgate.audit.record import (
     AuditBytes,
     AuditKind,
@@ -32,14 +33,13 @@ from seamgate.audit.record import (
     request_part,
 )
 from seamgate.errors import Blame, Reason, ResolveFailed, SeamgateError, UpstreamProtocolError
-from seamgate.filters import Filters
+from seamgate.filters import Filters, open_filters
 from seamgate.flow import (
     BodyState,
     Direction,
     Headers,
     Request,
     Resolution,
-    Response,
     Step,
     Supply,
     apply_amendment,
@@ -48,86 +48,17 @@ from seamgate.flow import (
 from seamgate.protocol.coding import UndecodableError, narrow_accept_encoding, open_decoder
 from seamgate.protocol.http1 import CHUNKED, ResponseHead
 from seamgate.seam import Seam
+from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import check_destination, compile_permit
 from seamgate.verdict import NO_OPINION, Effect, Verdict, denial_of, deny
 
 HELD_BYTES: Final = 65536
 """How much of a body is held while the upstream is not ready; then the guest is not read any more."""
-FLUSH_AFTER_S: Final = 0.05
-"""After this pause inspectors give out what they hold, so that an event stream never waits for its next event."""
 CONTINUE_AFTER_S: Final = 1.0
 """An upstream that says nothing to Expect gets the body after this time (RFC 9110 10.1.1; curl waits as long)."""
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
-# Alt-Svc would lead the guest past the gateway; the others name our side of the connection.
-_NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
-
-
-class GuestSide(Protocol):
-    """The guest's end of one exchange, in whatever protocol it speaks."""
-
-    def send_continue(self) -> None:
-        """Ask for the body."""
-
-    def send_informational(self, status: int, headers: Headers) -> None:
-        """Pass on a 1xx response."""
-
-    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
-        """Begin the response; body is a length, CHUNKED, or None for no body and no framing."""
-
-    def send_data(self, data: bytes) -> None:
-        """Pass on a piece of the response's body."""
-
-    def send_end(self, trailers: Headers) -> None:
-        """End the response."""
-
-    def send_denial(self, verdict: Verdict, request_id: str) -> None:
-        """Refuse: a whole response, in the form that the protocol has."""
-
-    def abort(self) -> None:
-        """Cut the response so that the guest sees an error, never a clean end."""
-
-    def flush(self) -> None:
-        """Send what was queued."""
-
-    def pause_body(self) -> None:
-        """Stop delivering the request's body."""
-
-    def resume_body(self) -> None:
-        """Deliver it again."""
-
-    def finished(self) -> None:
-        """The exchange is over; its record is written."""
-
-
-class UpstreamSide(Protocol):
-    """An upstream session that carries one exchange."""
-
-    id: str
-    address: str
-    reused: bool
-
-    def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
-        """Begin the request."""
-
-    def send_data(self, data: bytes) -> None:
-        """Send a piece of the request's body."""
-
-    def send_end(self, trailers: Headers) -> None:
-        """End the request."""
-
-    def flush(self) -> None:
-        """Send what was queued."""
-
-    def pause_reading(self) -> None:
-        """The guest has enough."""
-
-    def resume_reading(self) -> None:
-        """The guest takes more."""
-
-    def release(self, *, reusable: bool) -> None:
-        """The exchange is done with it."""
 
 
 class Stage(IntEnum):
@@ -145,11 +76,10 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_addresses", "_body_done", "_body_length", "_chunked_up", "_continue_timer", "_ending", "_entry", "_expects",
-        "_filters", "_first_byte_ms", "_flush_timer", "_guest", "_head", "_head_sent", "_held", "_held_bytes", "_out",
-        "_pipeline", "_repeatable", "_request_bytes", "_request_filters", "_response_bytes", "_response_done", "_seam",
-        "_sent", "_session", "_session_facts", "_stage", "_started", "_status", "_steps", "_supplies", "_task",
-        "_to_supply", "_trailers", "_verdict", "request",
+        "_addresses", "_answer", "_body_done", "_body_length", "_chunked_up", "_continue_timer", "_ending", "_entry",
+        "_expects", "_first_byte_ms", "_guest", "_held", "_held_bytes", "_pipeline", "_repeatable", "_request_bytes",
+        "_request_filters", "_seam", "_sent", "_session", "_session_facts", "_stage", "_started", "_status", "_steps",
+        "_supplies", "_task", "_to_supply", "_trailers", "_verdict", "request",
     )  # fmt: skip
 
     def __init__(
@@ -181,16 +111,10 @@ class Exchange:
         self._ending: Verdict | None = None
         self._repeatable = False
         self._sent = False
-        self._head: tuple[int, Headers] | None = None
-        self._head_sent = False
-        self._filters: Filters | None = None
-        self._out: list[bytes] | None = None
-        self._response_bytes = 0
-        self._response_done = False
+        self._answer: Answer | None = None
         self._status = 0
         self._first_byte_ms: float | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._flush_timer: asyncio.TimerHandle | None = None
         self._continue_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -460,7 +384,7 @@ class Exchange:
             )
         opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
         if opened and self._body_length:
-            self._request_filters, headers = self._open_filters(opened, headers)
+            self._request_filters, headers = open_filters(opened, headers, self._seam.limits.plugin_budget_s)
         if self._supplies:
             self._seam.journal.begin(self._record(AuditKind.BEGIN, None))
         self._chunked_up = self._request_filters is not None or self._body_length == CHUNKED
@@ -528,115 +452,30 @@ class Exchange:
             raise UpstreamProtocolError("the upstream switches protocols without being asked")
 
     def on_head(self, head: ResponseHead) -> None:
-        """The final response begins: inspect its head, then pass it on."""
+        """The final response begins."""
         self._stop_continue_timer()
         self._stage = Stage.RESPONDING
         self._first_byte_ms = (monotonic() - self._started) * 1000
-        request, headers = self.request, head.headers
-        if any(name in _NOT_FOR_GUESTS for name, _ in headers):
-            headers = tuple(pair for pair in headers if pair[0] not in _NOT_FOR_GUESTS)
-        response = Response(head.status, headers)
-        opened = self._pipeline.open_inspectors(request, response, Direction.RESPONSE, self._verdict, self._steps)
-        if opened:
-            self._filters, headers = self._open_filters(opened, headers, bodiless=head.body == 0)
-            response = Response(head.status, headers)
-        verdict = self._pipeline.judge_response(request, response, self._steps)
-        if verdict is not None:
-            self.refuse(verdict)
-            return
-        self._status = head.status
-        if head.body == 0:
-            self._send_head(headers, self._length_without_body(head))
-        elif head.body > 0 and self._filters is None:
-            self._send_head(headers, head.body)
-        else:
-            # The length is not known, or an inspector may change it: wait for what is here already, see `on_flush`.
-            self._head = (head.status, headers)
-            self._out = []
-
-    def _length_without_body(self, head: ResponseHead) -> int | None:
-        """The Content-Length of a response without a body: HEAD tells what GET would get (RFC 9110 8.6)."""
-        if self.request.method == "HEAD":
-            return head.declared if self._filters is None else None
-        return None if head.status in (204, 304) else 0
-
-    def _send_head(self, headers: Headers, length: int | None) -> None:
-        self._head_sent = True
-        self._guest.send_head(self._status, headers, length)
-
-    def _open_filters(
-        self, opened: list[tuple[str, Any]], headers: Headers, *, bodiless: bool = False
-    ) -> tuple[Filters, Headers]:
-        """Chain the inspectors, behind a decoder where there is a body to decode.
-
-        Raises:
-            UndecodableError: the content coding is not known.
-        """
-        decoder = None if bodiless else open_decoder(find_header(headers, b"content-encoding"))
-        filters = Filters(opened, decoder, self._seam.limits.plugin_budget_s)
-        if decoder is not None:
-            headers = apply_amendment(headers, (), (b"content-encoding", b"content-md5", b"digest"))
-        return filters, filters.head(headers)
+        answer = self._answer = Answer(self._seam.limits.plugin_budget_s, self._guest, self.request, self.guarded)
+        denial = answer.begin(head, self._pipeline, self._verdict, self._steps)
+        if denial is not None:
+            self.refuse(denial)
 
     def on_data(self, data: bytes) -> None:
         """A piece of the response's body."""
-        if self._filters is not None:
-            data = self._filters.feed(data)
-            if not data:
-                return
-        self._response_bytes += len(data)
-        if self._out is not None:
-            self._out.append(data)
-        else:
-            self._guest.send_data(data)
+        if self._answer is not None:
+            self._answer.feed(data)
 
     def on_end(self, trailers: Headers) -> None:
         """The response is complete."""
-        if self._filters is not None:
-            rest = self._filters.finish()
-            if rest:
-                self._response_bytes += len(rest)
-                if self._out is not None:
-                    self._out.append(rest)
-                else:
-                    self._guest.send_data(rest)
-            trailers = self._filters.head(trailers) if trailers else ()
-        self._response_done = True
-        self._emit_held_head()
-        self._guest.send_end(trailers)
-        self._end(Outcome.COMPLETE)
+        if self._answer is not None:
+            self._answer.finish(trailers)
+            self._end(Outcome.COMPLETE)
 
     def on_flush(self) -> None:
-        """The session has delivered a batch: a head that waited for the end of its body waits no more."""
-        if self._stage is Stage.DONE:
-            return
-        self._emit_held_head()
-        self._guest.flush()
-        if self._filters is not None and self._stage is Stage.RESPONDING and self._flush_timer is None:
-            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._paused)
-
-    def _emit_held_head(self) -> None:
-        """Send a head that waited: its length is exact if the body is all here, else the body goes chunked."""
-        out, self._out = self._out, None
-        if out is None or self._head is None:
-            return
-        self._send_head(self._head[1], sum(map(len, out)) if self._response_done else CHUNKED)
-        for piece in out:
-            self._guest.send_data(piece)
-
-    def _paused(self) -> None:
-        """The upstream paused: give out what inspectors hold."""
-        self._flush_timer = None
-        if self._stage is Stage.RESPONDING and self._filters is not None:
-            self.guarded(self._flush_filters)
-
-    def _flush_filters(self) -> None:
-        assert self._filters is not None
-        held = self._filters.flush()
-        if held:
-            self._response_bytes += len(held)
-            self._guest.send_data(held)
-            self._guest.flush()
+        """The session has delivered a batch."""
+        if self._answer is not None and self._stage is Stage.RESPONDING:
+            self._answer.flush()
 
     def on_session_lost(self, error: SeamgateError) -> None:
         """The session ended before the response did."""
@@ -682,11 +521,10 @@ class Exchange:
         if self._stage is Stage.DONE:
             return
         self._ending = verdict
-        if self._stage is Stage.RESPONDING and self._head_sent:
+        if self._answer is not None and self._answer.begun:
             self._guest.abort()
             self._end(Outcome.TRUNCATED)
             return
-        self._out = None
         self._status = verdict.reason.status
         self._guest.send_denial(verdict, self.request.id)
         self._end(Outcome.FAILED if self._decision is Decision.ALLOW else Outcome.DENIED)
@@ -707,10 +545,12 @@ class Exchange:
     def _end(self, outcome: Outcome) -> None:
         """Write the terminal record, give the session back, tell the guest's side."""
         self._stage = Stage.DONE
-        for timer in (self._flush_timer, self._continue_timer):
-            if timer is not None:
-                timer.cancel()
-        self._flush_timer = self._continue_timer = None
+        self._stop_continue_timer()
+        answer = self._answer
+        if answer is not None:
+            answer.close()
+            if answer.begun:
+                self._status = answer.status
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -730,6 +570,7 @@ class Exchange:
         verdict, seam = self._verdict, self._seam
         why = self._ending or verdict
         terminal = outcome is not None
+        sent_bytes = 0 if self._answer is None else self._answer.body_bytes
         return AuditRecord(
             time=seam.clock(),
             kind=kind,
@@ -746,7 +587,7 @@ class Exchange:
             credentials=tuple([supply.credential for supply in self._supplies]),
             upstream=self._session_facts,
             status=self._status,
-            bytes=AuditBytes(self._request_bytes, self._response_bytes) if terminal else None,
+            bytes=AuditBytes(self._request_bytes, sent_bytes) if terminal else None,
             duration_ms=(monotonic() - self._started) * 1000 if terminal else None,
             first_byte_ms=self._first_byte_ms,
             outcome=outcome,

@@ -11,9 +11,9 @@ from time import perf_counter_ns
 from typing import TypeVar
 
 from seamgate.errors import PluginError, Reason, SeamgateError
-from seamgate.flow import Headers
+from seamgate.flow import Headers, apply_amendment, find_header
 from seamgate.hookspecs import Inspector
-from seamgate.protocol.coding import Decoder
+from seamgate.protocol.coding import Decoder, open_decoder
 
 T = TypeVar("T")
 
@@ -82,3 +82,23 @@ class Filters:
         if perf_counter_ns() - start > self._budget_ns:
             raise PluginError(f"an inspector of plugin {plugin} overran its time", reason=Reason.PLUGIN_OVERRUN)
         return result
+
+
+def open_filters(
+    opened: list[tuple[str, Inspector]], headers: Headers, budget_s: float, *, bodiless: bool = False
+) -> tuple[Filters, Headers]:
+    """Chain the inspectors, behind a decoder where there is a coded body, and pass the headers through them.
+
+    Raises:
+        UndecodableError: the content coding is not known.
+        PluginError: an inspector failed.
+    """
+    decoder = None if bodiless else open_decoder(find_header(headers, b"content-encoding"))
+    filters = Filters(opened, decoder, budget_s)
+    if decoder is not None:
+        headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)
+    return filters, filters.head(headers)
+
+
+# What describes the body as it was coded (RFC 9110 8.4, RFC 9530).
+_OF_THE_CODED_BODY = (b"content-encoding", b"content-md5", b"digest", b"content-digest", b"etag")

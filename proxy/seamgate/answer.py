@@ -1,0 +1,148 @@
+"""The way back of one exchange: the response's head and body, through the inspectors, to the guest.
+
+Owned by an exchange, fed by it with what the session read. A head whose length depends on inspectors, or on where an
+upstream closes, waits for the end of the batch that it came in: if the whole body was in it, the guest gets an exact
+length and one write; else the body goes on chunked, piece by piece, as it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from seamgate.filters import Filters, open_filters
+from seamgate.flow import Direction, Headers, Request, Response, Step
+from seamgate.pipeline import Pipeline
+from seamgate.protocol.http1 import CHUNKED, ResponseHead
+from seamgate.sides import GuestSide
+from seamgate.verdict import Verdict
+
+FLUSH_AFTER_S: Final = 0.05
+"""After this pause inspectors give out what they hold, so that an event stream never waits for its next event."""
+# Alt-Svc would lead the guest past the gateway; the others are the gateway's own words.
+_NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
+
+
+class Answer:
+    """One response. State: `_waiting` holds the body while the head waits; `begun` once the head was sent."""
+
+    __slots__ = (
+        "_budget_s", "_done", "_filters", "_guarded", "_guest", "_headers", "_request", "_timer", "_waiting", "begun",
+        "body_bytes", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        budget_s: float,
+        guest: GuestSide,
+        request: Request,
+        guarded: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.status = 0
+        self.begun = False
+        self.body_bytes = 0
+        self._budget_s = budget_s
+        self._guest = guest
+        self._request = request
+        self._guarded = guarded
+        self._filters: Filters | None = None
+        self._headers: Headers = ()
+        self._waiting: list[bytes] | None = None
+        self._done = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, head: ResponseHead, pipeline: Pipeline, verdict: Verdict, steps: list[Step]) -> Verdict | None:
+        """Inspect and judge the head, and pass it on; return a denial if there is one.
+
+        Raises:
+            SeamgateError: a plugin failed, or the content coding is not known.
+        """
+        request, headers = self._request, head.headers
+        if any(name in _NOT_FOR_GUESTS for name, _ in headers):
+            headers = tuple(pair for pair in headers if pair[0] not in _NOT_FOR_GUESTS)
+        response = Response(head.status, headers)
+        opened = pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, steps)
+        if opened:
+            self._filters, headers = open_filters(opened, headers, self._budget_s, bodiless=head.body == 0)
+            response = Response(head.status, headers)
+        denial = pipeline.judge_response(request, response, steps)
+        if denial is not None:
+            return denial
+        self.status = head.status
+        self._headers = headers
+        if head.body == 0:
+            self._send_head(self._length_without_body(head))
+        elif head.body > 0 and self._filters is None:
+            self._send_head(head.body)
+        else:
+            self._waiting = []
+        return None
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body."""
+        if self._filters is not None:
+            data = self._filters.feed(data)
+        if data:
+            self._pass(data)
+
+    def finish(self, trailers: Headers) -> None:
+        """The end of the body."""
+        if self._filters is not None:
+            rest = self._filters.finish()
+            if rest:
+                self._pass(rest)
+            trailers = self._filters.head(trailers) if trailers else ()
+        self._done = True
+        self._send_waiting()
+        self._guest.send_end(trailers)
+
+    def flush(self) -> None:
+        """The end of a batch: a head that waited for the end of its body waits no more."""
+        self._send_waiting()
+        self._guest.flush()
+        if self._filters is not None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._paused)
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _length_without_body(self, head: ResponseHead) -> int | None:
+        """The Content-Length of a response without a body: HEAD tells what GET would get (RFC 9110 8.6)."""
+        if self._request.method == "HEAD":
+            return head.declared if self._filters is None else None
+        return None if head.status in (204, 304) else 0
+
+    def _pass(self, data: bytes) -> None:
+        self.body_bytes += len(data)
+        if self._waiting is not None:
+            self._waiting.append(data)
+        else:
+            self._guest.send_data(data)
+
+    def _send_head(self, length: int | None) -> None:
+        self.begun = True
+        self._guest.send_head(self.status, self._headers, length)
+
+    def _send_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        self._send_head(sum(map(len, waiting)) if self._done else CHUNKED)
+        for piece in waiting:
+            self._guest.send_data(piece)
+
+    def _paused(self) -> None:
+        """The upstream pauses: give out what inspectors hold."""
+        self._timer = None
+        if not self._done:
+            self._guarded(self._flush_filters)
+
+    def _flush_filters(self) -> None:
+        held = self._filters.flush() if self._filters is not None else b""
+        if held:
+            self._pass(held)
+            self._guest.flush()

@@ -1,0 +1,80 @@
+"""The two sides of an exchange, as it sees them: whatever protocol the guest speaks, whatever the upstream does.
+
+Implemented by an entry's connection and by a session; called by `seamgate.exchange` and `seamgate.answer` only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from seamgate.flow import Headers, Request
+from seamgate.verdict import Verdict
+
+if TYPE_CHECKING:
+    from seamgate.exchange import Exchange
+
+
+class GuestSide(Protocol):
+    """The guest's end of one exchange, in whatever protocol it speaks."""
+
+    def send_continue(self) -> None:
+        """Ask for the body."""
+
+    def send_informational(self, status: int, headers: Headers) -> None:
+        """Pass on a 1xx response."""
+
+    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
+        """Begin the response; body is a length, CHUNKED, or None for no body and no framing."""
+
+    def send_data(self, data: bytes) -> None:
+        """Pass on a piece of the response's body."""
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the response."""
+
+    def send_denial(self, verdict: Verdict, request_id: str) -> None:
+        """Refuse: a whole response, in the form that the protocol has."""
+
+    def abort(self) -> None:
+        """Cut the response so that the guest sees an error, never a clean end."""
+
+    def flush(self) -> None:
+        """Send what was queued."""
+
+    def pause_body(self) -> None:
+        """Stop delivering the request's body."""
+
+    def resume_body(self) -> None:
+        """Deliver it again."""
+
+    def finished(self) -> None:
+        """The exchange is over; its record is written."""
+
+
+class UpstreamSide(Protocol):
+    """An upstream session that carries one exchange."""
+
+    id: str
+    address: str
+    reused: bool
+
+    def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
+        """Begin the request."""
+
+    def send_data(self, data: bytes) -> None:
+        """Send a piece of the request's body."""
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the request."""
+
+    def flush(self) -> None:
+        """Send what was queued."""
+
+    def pause_reading(self) -> None:
+        """The guest has enough."""
+
+    def resume_reading(self) -> None:
+        """The guest takes more."""
+
+    def release(self, *, reusable: bool) -> None:
+        """The exchange is done with it."""
