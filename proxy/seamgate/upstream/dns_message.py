@@ -244,7 +244,8 @@ def _read_name(message: bytes, offset: int) -> tuple[str, int]:
     """Return (name in lower case without trailing dot, offset behind it).
 
     Each pointer must lead backwards (RFC 1035 4.1.4: to a prior occurrence), there are few of them, and the whole is
-    at most 255 bytes, so that this ends soon. Bytes that a label may not hold in `seamgate.address` are escaped: such an owner matches nothing.
+    at most 255 bytes, so that this ends soon. Bytes that a label may not hold in `seamgate.address` are escaped: such
+    an owner matches nothing.
     """
     labels: list[str] = []
     behind = -1
