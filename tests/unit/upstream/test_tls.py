@@ -108,7 +108,7 @@ def test_origin_gets_its_extra_root(authority: trustme.CA, ca_file: Path) -> Non
 
 
 def test_wildcard_does_not_cover_the_apex_or_look_alikes(ca_file: Path) -> None:
-    """ "*.corp.example" is one label or more below, never the domain itself, and never a name that only ends like it."""
+    """A wildcard is one label or more below, never the domain itself, nor a name that only ends like it."""
     tls = upstream(OriginTls(hosts=("*.corp.example",), ca=str(ca_file)))
     special = tls.profile_for(https("a.b.corp.example"))
     assert special.ca == str(ca_file)
