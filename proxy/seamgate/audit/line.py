@@ -91,7 +91,7 @@ def relink(line: bytes, prev: str) -> bytes:
     Precondition: `read_link` accepts the line.
     """
     found = _START.match(line)
-    assert found is not None  # noqa: S101  the precondition
+    assert found is not None
     return line[: found.start(2)] + prev.encode() + line[found.end(2) :]
 
 

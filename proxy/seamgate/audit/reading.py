@@ -121,6 +121,7 @@ def verify_journal(
             report = checker.run(placed_lines(open_files(journal, stack)), on_progress)
         if use_head:
             judge_end(checker, before, read_head(journal), live=live)
+        checker.judge_beginning()
     except OSError as error:
         raise AuditError(f"the journal can't be read: {error.strerror} ({error.filename})") from None
     if live:

@@ -97,10 +97,11 @@ def examine(journal: Path, known: HeadState | None, *, head_existed: bool, runni
 def _compare(findings: Findings, walk: _Walk, known: HeadState, *, running: bool) -> None:
     """Hold the file's end against what is known of it."""
     written, intended, end = known.written, known.intended, findings.end
-    if walk.head_hash and walk.head_hash != written.hash:
-        findings.broken = findings.broken or f"line {written.seq} is not the one that the head knows"
-    if end.seq == intended.seq and end.hash != intended.hash:
-        findings.broken = findings.broken or f"line {end.seq} is not the one that the head knows"
+    for mark, digest in ((written, walk.head_hash), (intended, end.hash if end.seq == intended.seq else "")):
+        if digest and digest != mark.hash:
+            # The chain goes on from the true line, so that the false one is named for ever.
+            findings.broken = findings.broken or f"line {mark.seq} is not the one that the head knows"
+            findings.end = Mark(mark.seq, end.size_bytes, mark.hash)
     if end.seq < written.seq:
         if not findings.broken:
             findings.gaps.append(_missing_gap(end.seq, written, running=running))
@@ -172,7 +173,7 @@ def _break(line: bytes, link: Link | None, walk: _Walk) -> str:
     if walk.last is None or (link.seq == walk.last.seq + 1 and link.prev == walk.last.hash):
         return ""
     gap = declared_gap(line, link)
-    if gap is not None and gap.from_seq <= walk.last.seq + 1:
+    if gap is not None and gap.from_seq <= walk.last.seq + 1 < link.seq:
         return ""
     return f"line {link.seq} does not follow the line before it"
 

@@ -177,7 +177,7 @@ class Checker:
                 return self.report
         if on_progress is not None:
             on_progress(read_bytes)
-        self.report.fault = self._check_last() or self._check_beginning()
+        self.report.fault = self._check_last()
         return self.report
 
     def _is_last(self, placed: Placed, stream: Iterator[Placed]) -> bool:
@@ -228,7 +228,8 @@ class Checker:
             return None
         if link is not None:
             gap = declared_gap(placed.line, link)
-            if gap is not None and gap.from_seq <= expected:
+            # A gap excuses lines that are not there, never a last line whose hash does not fit.
+            if gap is not None and gap.from_seq <= expected < link.seq:
                 return None
         if not self._is_json(self.last_placed):
             return self._blame_last("it is no whole record")
@@ -296,8 +297,16 @@ class Checker:
             return self._blame_last("it is no whole record")
         return None
 
-    def _check_beginning(self) -> Fault | None:
-        """A chain that begins later than 1 needs a record that says so."""
+    def judge_beginning(self) -> Report:
+        """Ask, after the end is judged, for the record that deleted what came before the first line.
+
+        A cut tail may have taken that record away, so that is the fault to report then.
+        """
+        if self.report.fault is None:
+            self.report.fault = self._beginning_fault()
+        return self.report
+
+    def _beginning_fault(self) -> Fault | None:
         if self._first is None or self._partial:
             return None
         placed, link = self._first
@@ -320,8 +329,8 @@ class Checker:
         return _fault(placed, 1, Problem.DROPPED, why)
 
     def _blame_last(self, why: str, problem: Problem = Problem.EDITED) -> Fault:
-        assert self._last is not None  # noqa: S101  only asked once there is one
-        assert self.last_placed is not None  # noqa: S101
+        assert self._last is not None
+        assert self.last_placed is not None
         return _fault(self.last_placed, self._last.seq, problem, why)
 
     @staticmethod

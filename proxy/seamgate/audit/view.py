@@ -6,6 +6,7 @@ a hand in is made printable first, so that a log never writes to somebody's term
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
@@ -107,6 +108,8 @@ def parse_moment(text: str, now: float) -> str:
     ago = _AGO.match(text)
     try:
         moment = now - int(ago[1]) * _AGO_S[ago[2]] if ago else parse_time(text)
+        if moment < 0:
+            raise ValueError("before 1970")
     except (ValueError, OverflowError):
         raise AuditError(f"{text!r} is not a time; give 2026-12-01T09:00:00Z, 2026-12-01, or 15m, 2h, 7d") from None
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(moment))}.{int(moment * 1000) % 1000:03d}Z"
@@ -117,6 +120,13 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable_json(text: str) -> str:
+    """Return the JSON text with characters that a terminal might obey, or that hide, as JSON escapes."""
+    if text.isascii():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def render(facts: Facts) -> str:

@@ -17,7 +17,7 @@ from seamgate.audit.line import read_link
 from seamgate.audit.reading import Follower, last_lines, read_lines, size_bytes, verify_journal
 from seamgate.audit.schema import schema_text
 from seamgate.audit.verify import Report
-from seamgate.audit.view import Filter, Tally, parse_fields, parse_moment, printable, read_facts, render
+from seamgate.audit.view import Filter, Tally, parse_fields, parse_moment, printable, printable_json, read_facts, render
 from seamgate.errors import AuditError
 
 # A journal of this size takes about a second to verify: from here on a person wants to see that it goes on.
@@ -181,7 +181,13 @@ def _show(line: bytes, wanted: Filter) -> bool:
 
 
 def _print_line(line: bytes, as_json: bool) -> None:
-    click.echo(line.decode("utf-8", "backslashreplace").rstrip("\n") if as_json else render(read_facts(line)))
+    click.echo(_json_text(line) if as_json else render(read_facts(line)))
+
+
+def _json_text(line: bytes) -> str:
+    """The line to the byte for a pipe; for a terminal with all that is not printable as JSON escapes."""
+    text = line.decode("utf-8", "replace").rstrip("\n")
+    return printable_json(text) if sys.stdout.isatty() else text
 
 
 def _follow(journal: Path, wanted: Filter, as_json: bool) -> None:
