@@ -15,7 +15,6 @@ an upstream is ours.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from time import monotonic
@@ -51,12 +50,15 @@ from seamgate.seam import Seam
 from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import check_destination, compile_permit
+from seamgate.upstream.session import Session
 from seamgate.verdict import NO_OPINION, Effect, Verdict, denial_of, deny
 
 HELD_BYTES: Final = 65536
 """How much of a body is held while the upstream is not ready; then the guest is not read any more."""
 CONTINUE_AFTER_S: Final = 1.0
 """An upstream that says nothing to Expect gets the body after this time (RFC 9110 10.1.1; curl waits as long)."""
+# What a hook or the pool may give at once; anything else that is not None is awaited.
+_AT_HAND: Final = (Resolution, Session)
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
 
@@ -77,9 +79,9 @@ class Exchange:
 
     __slots__ = (
         "_addresses", "_answer", "_body_done", "_body_length", "_chunked_up", "_continue_timer", "_ending", "_entry",
-        "_expects", "_first_byte_ms", "_guest", "_held", "_held_bytes", "_pipeline", "_repeatable", "_request_bytes",
-        "_request_filters", "_seam", "_sent", "_session", "_session_facts", "_stage", "_started", "_status", "_steps",
-        "_supplies", "_task", "_to_supply", "_trailers", "_verdict", "request",
+        "_expects", "_first_byte_ms", "_guest", "_held", "_held_bytes", "_outgoing", "_pipeline", "_repeatable",
+        "_request_bytes", "_request_filters", "_seam", "_sent", "_session", "_session_facts", "_stage", "_started",
+        "_status", "_steps", "_supplies", "_task", "_to_supply", "_trailers", "_verdict", "request",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +100,7 @@ class Exchange:
         self._steps: list[Step] = []
         self._body_done = body == 0
         self._trailers: Headers = ()
+        self._outgoing: tuple[Headers, str | None] = ((), None)
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._request_bytes = 0
@@ -288,11 +291,11 @@ class Exchange:
 
     def _then(self, value: Any, go_on: Callable[[Any], None], timeout_s: float, reason: Reason) -> None:
         """Go on with a value at once, or when it is there; a timeout or an error ends the exchange."""
-        if inspect.isawaitable(value):
+        if value is None or isinstance(value, _AT_HAND):
+            go_on(value)
+        else:
             name = f"exchange {self.request.id}: {go_on.__name__}"
             self._task = spawn(self._await(value, go_on, timeout_s, reason), name=name)
-        else:
-            go_on(value)
 
     async def _await(
         self, pending: Awaitable[Any], go_on: Callable[[Any], None], timeout_s: float, reason: Reason
@@ -346,7 +349,7 @@ class Exchange:
         while self._to_supply:
             name = self._to_supply[0]
             found = self._pipeline.supply_credential(self.request, name, self._steps)
-            if inspect.isawaitable(found):
+            if found is not None and not isinstance(found, Supply):
                 self._then(found, self._supplied, self._seam.limits.credential_timeout_s, Reason.CREDENTIAL_UNAVAILABLE)
                 return
             self._keep_supply(found)
@@ -365,28 +368,42 @@ class Exchange:
     # -- send --------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """Write ahead if a credential goes along, then let the request out."""
-        session, request = self._session, self.request
-        assert session is not None
+        """Make what goes out, and write ahead if a credential goes along; then let it out."""
+        request = self.request
         headers, query = request.headers, request.query
+        if self._body_length:
+            opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
+            if opened:  # before the credentials go in, which no inspector may see
+                self._request_filters, headers = open_filters(opened, headers, self._seam.limits.plugin_budget_s)
         for supply in self._supplies:
             headers = apply_amendment(headers, supply.set_headers, supply.remove_headers)
             query = supply.query if supply.query is not None else query
         if self._seam.placeholders.left_over(headers, query) is not None:
-            self.refuse(
-                deny("a placeholder is left that no selected credential replaces", reason=Reason.PLACEHOLDER_MISPLACED)
-            )
+            message = "a placeholder is left that no selected credential replaces"
+            self.refuse(deny(message, reason=Reason.PLACEHOLDER_MISPLACED))
             return
-        if self._verdict.inspect or self._supplies:
+        if self._supplies or self._verdict.inspect:
             accepted = narrow_accept_encoding(find_header(headers, b"accept-encoding"))
-            headers = apply_amendment(
-                headers, ((b"accept-encoding", accepted),) if accepted else (), (b"accept-encoding",)
-            )
-        opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
-        if opened and self._body_length:
-            self._request_filters, headers = open_filters(opened, headers, self._seam.limits.plugin_budget_s)
+            headers = apply_amendment(headers, ((b"accept-encoding", accepted),), ())
+        self._outgoing = (headers, query)
         if self._supplies:
-            self._seam.journal.begin(self._record(AuditKind.BEGIN, None))
+            self._seam.write_ahead(self._record(AuditKind.BEGIN, None), self._written_ahead)
+        else:
+            self._let_out()
+
+    def _written_ahead(self, error: SeamgateError | None) -> None:
+        """The record of what is about to leave is in the journal, or can't be written."""
+        if self._stage is not Stage.DONE:
+            self.guarded(self._let_out) if error is None else self.fail(error)
+
+    def _let_out(self) -> None:
+        """Hand the request to the session, with as much of its body as is here."""
+        session = self._session
+        if session is None or not session.usable:
+            self._stage_again()
+            return
+        headers, query = self._outgoing
+        self._outgoing = ((), None)
         self._chunked_up = self._request_filters is not None or self._body_length == CHUNKED
         if self._expects and not self._held_bytes:
             headers = (*headers, (b"expect", b"100-continue"))
@@ -394,12 +411,12 @@ class Exchange:
             self._continue_timer = loop.call_later(CONTINUE_AFTER_S, self._continue_anyway)
         self._stage = Stage.SENDING
         self._sent = True
-        session.send_head(self, request, headers, query, CHUNKED if self._chunked_up else self._body_length)
+        session.send_head(self, self.request, headers, query, CHUNKED if self._chunked_up else self._body_length)
         held, self._held = self._held, []
         for piece in held:
             self._send_body(piece)
         # Once, if all of the body is still here.
-        self._repeatable = self._body_done and not self._repeatable and request.method in _REPEATABLE
+        self._repeatable = self._body_done and not self._repeatable and self.request.method in _REPEATABLE
         if self._repeatable:
             self._held = held
         if self._body_done:
@@ -407,6 +424,15 @@ class Exchange:
         session.flush()
         if not self._body_done:
             self._guest.resume_body()
+
+    def _stage_again(self) -> None:
+        """The session died before anything was sent on it, or nothing of an answer came: take another one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.release(reusable=False)
+        self._stage = Stage.WAITING
+        self._request_filters = None
+        self.guarded(self._acquire)
 
     def _send_body(self, data: bytes) -> None:
         session = self._session
@@ -485,9 +511,7 @@ class Exchange:
         session.release(reusable=False)
         if self._repeatable and session.reused and self._stage is Stage.SENDING:
             # The upstream closed an idle connection just as we used it (RFC 9112 9.3.1): once more, on a fresh one.
-            self._stage = Stage.WAITING
-            self._request_filters = None
-            self.guarded(self._acquire)
+            self._stage_again()
         else:
             self.fail(error)
 

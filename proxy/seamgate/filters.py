@@ -6,16 +6,12 @@ that raises or overruns ends the exchange: `PluginError`, which the exchange tur
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TypeVar
 
 from seamgate.errors import PluginError, Reason, SeamgateError
 from seamgate.flow import Headers, apply_amendment, find_header
 from seamgate.hookspecs import Inspector
 from seamgate.protocol.coding import Decoder, open_decoder
-
-T = TypeVar("T")
 
 
 class Filters:
@@ -36,7 +32,12 @@ class Filters:
     def head(self, headers: Headers) -> Headers:
         """Return the headers that go on: those of the body's old length and coding are gone."""
         for plugin, inspector in self._inspectors:
-            headers = self._call(plugin, inspector.head, headers)
+            start = perf_counter_ns()
+            try:
+                headers = inspector.head(headers)
+            except Exception as error:
+                raise _failed(plugin, error) from error
+            self._check(plugin, start)
         return headers
 
     def feed(self, data: bytes) -> bytes:
@@ -45,43 +46,56 @@ class Filters:
             data = self._decoder.feed(data)
         for plugin, inspector in self._inspectors:
             if data:
-                data = self._call(plugin, inspector.feed, data)
+                data = self._pass(plugin, inspector, data)
         return data
 
     def flush(self) -> bytes:
         """The stream pauses: collect what the inspectors hold back."""
-        return self._drain("flush")
+        data = b""
+        for plugin, inspector in self._inspectors:
+            passed = self._pass(plugin, inspector, data) if data else b""
+            start = perf_counter_ns()
+            try:
+                data = passed + inspector.flush()
+            except Exception as error:
+                raise _failed(plugin, error) from error
+            self._check(plugin, start)
+        return data
 
     def finish(self) -> bytes:
-        """The body is complete: collect the rest.
+        """The body is complete: collect the rest. What an inspector lets go passes through those after it.
 
         Raises:
             SeamgateError: the content coding ends too early, or a plugin failed.
         """
-        rest = self._decoder.finish() if self._decoder is not None else b""
-        return self._drain("finish", rest)
-
-    def _drain(self, what: str, data: bytes = b"") -> bytes:
-        """What the first inspector lets go passes through those after it."""
+        data = self._decoder.finish() if self._decoder is not None else b""
         for plugin, inspector in self._inspectors:
-            passed = self._call(plugin, inspector.feed, data) if data else b""
-            data = passed + self._call0(plugin, getattr(inspector, what))
+            passed = self._pass(plugin, inspector, data) if data else b""
+            start = perf_counter_ns()
+            try:
+                data = passed + inspector.finish()
+            except Exception as error:
+                raise _failed(plugin, error) from error
+            self._check(plugin, start)
         return data
 
-    def _call(self, plugin: str, method: Callable[[T], T], argument: T) -> T:
-        return self._call0(plugin, lambda: method(argument))
-
-    def _call0(self, plugin: str, call: Callable[[], T]) -> T:
+    def _pass(self, plugin: str, inspector: Inspector, data: bytes) -> bytes:
         start = perf_counter_ns()
         try:
-            result = call()
-        except SeamgateError:
-            raise
+            passed = inspector.feed(data)
         except Exception as error:
-            raise PluginError(f"an inspector of plugin {plugin} failed") from error
-        if perf_counter_ns() - start > self._budget_ns:
+            raise _failed(plugin, error) from error
+        self._check(plugin, start)
+        return passed
+
+    def _check(self, plugin: str, start_ns: int) -> None:
+        if perf_counter_ns() - start_ns > self._budget_ns:
             raise PluginError(f"an inspector of plugin {plugin} overran its time", reason=Reason.PLUGIN_OVERRUN)
-        return result
+
+
+def _failed(plugin: str, error: Exception) -> SeamgateError:
+    """An inspector's own refusal stays what it is; anything else is a failure of its plugin."""
+    return error if isinstance(error, SeamgateError) else PluginError(f"an inspector of plugin {plugin} failed")
 
 
 def open_filters(

@@ -17,6 +17,7 @@ import msgspec
 
 from seamgate.audit.record import AuditRecord
 from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.errors import AuditError, SeamgateError
 from seamgate.flow import Guest, Target
 from seamgate.pipeline import Pipeline
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses
@@ -65,7 +66,7 @@ class Recorder(Protocol):
         """Whether the last write succeeded."""
         ...
 
-    def begin(self, record: AuditRecord) -> None:
+    def begin_all(self, records: list[AuditRecord]) -> None:
         """Write ahead. Raises AuditError."""
 
     def append(self, record: AuditRecord) -> None:
@@ -102,6 +103,7 @@ class Seam:
         self.denied_total = 0
         self.active = 0
         self._quiet: asyncio.Event | None = None
+        self._ahead: list[tuple[AuditRecord, Callable[[SeamgateError | None], None]]] = []
         self._numbers = itertools.count()
         self._tag = os.urandom(2).hex()
 
@@ -120,6 +122,25 @@ class Seam:
         if self.active:
             self._quiet = asyncio.Event()
             await self._quiet.wait()
+
+    def write_ahead(self, record: AuditRecord, go_on: Callable[[SeamgateError | None], None]) -> None:
+        """Call `go_on` once the record is in the journal, or with the error why it is not.
+
+        Requests of one turn of the loop share one write: with many guests that is most of the price of a write.
+        """
+        self._ahead.append((record, go_on))
+        if len(self._ahead) == 1:
+            asyncio.get_running_loop().call_soon(self._commit)
+
+    def _commit(self) -> None:
+        ahead, self._ahead = self._ahead, []
+        error: SeamgateError | None = None
+        try:
+            self.journal.begin_all([record for record, _ in ahead])
+        except AuditError as failure:
+            error = failure
+        for _, go_on in ahead:
+            go_on(error)
 
     def record(self, record: AuditRecord, *, denied: bool) -> None:
         """Keep a terminal record and tell the observers."""

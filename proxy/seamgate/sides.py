@@ -58,6 +58,11 @@ class UpstreamSide(Protocol):
     address: str
     reused: bool
 
+    @property
+    def usable(self) -> bool:
+        """Whether anything can be sent on it."""
+        ...
+
     def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
         """Begin the request."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from seamgate.ca import init_ca
 from seamgate_bench.ground import CREDENTIAL_HEADER, NAME, Ground
 from seamgate_bench.load import Way
 from seamgate_bench.peers import Running
@@ -23,6 +24,8 @@ from seamgate_bench.versions import printed_version
 
 COMMAND = Path(sys.executable).parent / "seamgate"
 GUEST = "bench"
+ROUTE = "bench"
+"""First path segment of the base URL."""
 
 
 def policy(ground: Ground, rules: int) -> dict[str, Any]:
@@ -53,10 +56,15 @@ def _other_rule(n: int) -> dict[str, Any]:
     }
 
 
-def configuration(ground: Ground, room: Path, port: int) -> dict[str, Any]:
-    """Return seamgate.yaml."""
+def configuration(ground: Ground, room: Path, port: int, *, plain: bool = False) -> dict[str, Any]:
+    """Return seamgate.yaml, with the explicit proxy as its entry, or (plain) the base URL."""
+    listen = f"127.0.0.1:{port}"
+    routes = {ROUTE: f"https://{ground.authority}"}
+    entry = (
+        {"base_url": {"listen": listen, "guest": GUEST, "routes": routes}} if plain else {"proxy": {"listen": listen}}
+    )
     return {
-        "entries": {"proxy": {"listen": f"127.0.0.1:{port}"}},
+        "entries": entry,
         "ca": {"dir": str(room / "ca")},
         "policies": ["policy.yaml"],
         "credentials": {
@@ -64,17 +72,15 @@ def configuration(ground: Ground, room: Path, port: int) -> dict[str, Any]:
         },
         "guests": {GUEST: {"token": {"env": "BENCH_TOKEN"}}},
         "audit": {"path": str(room / "audit.jsonl")},
-        "upstream": {
-            "ca": {NAME: str(ground.ca_cert)},
-            "addresses": {NAME: ["127.0.0.1"]},
-            "allow_private": [NAME],
-        },
+        "dns": {"addresses": {NAME: ["127.0.0.1"]}, "hosts_file": False},
+        "upstream_tls": {"origins": [{"hosts": [NAME], "ca": str(ground.ca_cert)}]},
+        "permit_addresses": ["127.0.0.1"],
     }
 
 
 @dataclass(frozen=True)
 class Seamgate:
-    """`seamgate serve` from the environment that runs the bench."""
+    """`seamgate serve` from the environment that runs the bench; of kind p2t, its base-URL entry."""
 
     name: str = "seamgate"
     kind: str = "mitm"
@@ -92,12 +98,18 @@ class Seamgate:
         """Write its two files and start it."""
         port, token = free_port(), secrets.token_hex(16)
         (room / "policy.yaml").write_text(yaml.safe_dump(policy(ground, self.rules), sort_keys=False))
+        init_ca(room / "ca")
         config = room / "seamgate.yaml"
-        config.write_text(yaml.safe_dump(configuration(ground, room, port), sort_keys=False))
+        plain = self.kind == "p2t"
+        config.write_text(yaml.safe_dump(configuration(ground, room, port, plain=plain), sort_keys=False))
         env = {"BENCH_SECRET": ground.secret, "BENCH_TOKEN": token}
         argv = [str(COMMAND), "serve", "-c", str(config)]
         program = start(self.name, argv, directory=room, core=ground.proxy_core, env=env)
         program.wait_for_port(port)
-        basic = base64.b64encode(f"{GUEST}:{token}".encode()).decode()
-        way = Way(mode="mitm", port=port, ca=room / "ca" / "ca.pem", proxy_authorization=f"Basic {basic}")
+        ca = room / "ca" / "ca.pem"
+        if plain:
+            way = Way(mode="p2t", port=port, ca=ca, prefix=f"/{ROUTE}")
+        else:
+            basic = base64.b64encode(f"{GUEST}:{token}".encode()).decode()
+            way = Way(mode="mitm", port=port, ca=ca, proxy_authorization=f"Basic {basic}")
         return Running(program, way, audit=room / "audit.jsonl")

@@ -170,12 +170,20 @@ class Journal:
         Raises:
             AuditError: it is not in the file. The request must not leave.
         """
+        self.begin_all([record])
+
+    def begin_all(self, records: list[AuditRecord]) -> None:
+        """Like `begin`, for several at once: all of them are in the file, or none of their requests may leave.
+
+        Raises:
+            AuditError: one is not in the file.
+        """
         self._check_open()
-        self._pending.append(record)
+        self._pending += records
         if self.flush():
             return
-        if self._pending and self._pending[-1] is record:
-            self._pending.pop()
+        unwritten = {id(record) for record in records}
+        self._pending = [record for record in self._pending if id(record) not in unwritten]
         raise AuditError(f"the audit log can't be written: {self._error}")
 
     def append(self, record: AuditRecord) -> None:

@@ -361,6 +361,9 @@ def judge_end(checker: Checker, before: HeadState | None, after: HeadState | Non
 def _end_fault(checker: Checker, before: HeadState | None, after: HeadState | None, *, live: bool) -> Fault | None:
     report, torn, place = checker.report, checker.torn, checker.last_placed
     file, line = (place.file, place.number) if place is not None else ("", 0)
+    if before is None and live and (after is not None or not report.lines):
+        # The gateway is just starting: its head came after we looked, so it had confirmed nothing then.
+        before, after = HeadState(), after or HeadState()
     if before is None or after is None:
         why = "the head file is missing or damaged, so nothing shows whether lines were cut off the end"
         return Fault("", 0, report.last_seq + 1, Problem.HEAD_MISSING, why)

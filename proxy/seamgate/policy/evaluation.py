@@ -146,8 +146,12 @@ class Evaluator:
         self._since = self._expiries[at - 1] if at else -math.inf
         self._until = self._expiries[at] if at < len(self._expiries) else math.inf
         self._now = now
-        self._plan_of.cache_clear()
-        self._connect_of.cache_clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the caches. Only memory and speed depend on them."""
+        for cached in (self._plan_of, self._connect_of, self._allows_of, self._denies_of):
+            cached.cache_clear()
 
     def _plan(self, guest: Guest, target: Target, method: str, path: str) -> Decision | _Plan:
         allows = tuple(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from seamgate.flow import Guest, Target
 from seamgate.policy.model import Match, Rule
@@ -52,8 +53,8 @@ class RuleSet:
 
     def some(self, limit: int) -> Iterator[Rule]:
         """Yield at most so many of the rules, whoever they are for."""
-        lists = [self.open, *(() if self.by_label is None else self.by_label.values())]
-        for rules in lists[:limit]:
+        yield from self.open[:limit]
+        for rules in islice(self.by_label.values(), limit) if self.by_label is not None else ():
             yield from rules[:limit]
 
 
@@ -104,7 +105,7 @@ class _Segment:
             following.append(child)
         if self.deep is not None:
             following.append(self.deep)
-        if self.any is not None and segment:
+        if self.any is not None:
             following.append(self.any)
         for (head, tail), groups in self.globs.items():
             if len(segment) >= head + tail:

@@ -26,7 +26,7 @@ Rank: TypeAlias = tuple[int, ...]
 """How specific a pattern is: greater is more specific. Comparable only between patterns of one kind."""
 
 
-class HostPattern(msgspec.Struct, frozen=True):
+class HostPattern(msgspec.Struct, frozen=True, gc=False):
     """A pattern of host names, or one address.
 
     Attributes:
@@ -94,7 +94,7 @@ def parse_host(text: str) -> HostPattern:
     return HostPattern(canonical, tuple(reversed(labels)), deep=deep, wild=True)
 
 
-class Glob(msgspec.Struct, frozen=True):
+class Glob(msgspec.Struct, frozen=True, gc=False):
     """Text with `*` for any run of characters, kept as the literal pieces between the stars.
 
     Attributes:
@@ -140,7 +140,7 @@ DEEP = Glob(("", "", ""))
 """A whole segment `**`: one or more segments, of which the last may be empty."""
 
 
-class PathPattern(msgspec.Struct, frozen=True):
+class PathPattern(msgspec.Struct, frozen=True, gc=False):
     """A pattern of canonical paths.
 
     Attributes:

@@ -17,8 +17,8 @@ ValueSpec = bool | str | list[str]
 JsonSpec = bool | int | float | str | None | list[bool | int | float | str | None]
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of every mapping in a policy file."""
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Base of every mapping in a policy file: trees without cycles, of which large files have a million parts."""
 
 
 class MatchSpec(_Strict, frozen=True):

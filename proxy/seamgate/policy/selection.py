@@ -305,7 +305,7 @@ def _path_front(path: PathPattern | None) -> tuple[str, ...]:
         return ()
     front: list[str] = []
     for segment in path.segments:
-        if len(segment.pieces) > 1:
+        if len(segment.pieces) != 1:
             break
         front.append(segment.pieces[0])
     return tuple(front)
