@@ -105,7 +105,7 @@ class _Segment:
             following.append(child)
         if self.deep is not None:
             following.append(self.deep)
-        if self.any is not None:
+        if self.any is not None and segment:
             following.append(self.any)
         for (head, tail), groups in self.globs.items():
             if len(segment) >= head + tail:

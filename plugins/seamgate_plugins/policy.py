@@ -1,0 +1,81 @@
+"""Enforces the policies: the plugin behind `judge_connect` and `judge_request`.
+
+The verdicts are those of `seamgate.policy.evaluation`; what is added here is memory: rate limits are counted per guest
+and rule, once per request however often its phases are judged. Reads the policy files once, at construction; a reload
+makes a new plugin. Judging does no I/O.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from seamgate import Effect, Guest, Reason, Request, Target, Verdict, hookimpl
+from seamgate.errors import ConfigError
+from seamgate.policy.evaluation import Evaluator
+from seamgate.policy.files import read_policies
+from seamgate.policy.model import Policy
+from seamgate.policy.rates import RateCounter, wait_text
+from seamgate.registry import PluginContext
+
+
+class PolicyPlugin:
+    """Policy enforcement for one generation of the configuration.
+
+    Attributes:
+        evaluator: what judges; `policy explain` looks into it.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        """Load the policies that the configuration names.
+
+        Raises:
+            ConfigError: one can't be read or used, two contradict each other, or an option is given.
+        """
+        if context.options:
+            raise ConfigError("the plugin policy has no options: the policies stand under the key policies")
+        self._start(read_policies(context.config.policies), context.generation, context.clock)
+
+    @classmethod
+    def from_policies(
+        cls, policies: Iterable[Policy], *, generation: int = 1, clock: Callable[[], float] = time.time
+    ) -> PolicyPlugin:
+        """Build one of loaded policies: for `policy test`, embedding and tests.
+
+        Args:
+            policies: of all layers, in any order.
+            generation: their number.
+            clock: Unix seconds.
+
+        Raises:
+            ConfigError: two of them contradict each other.
+        """
+        plugin = cls.__new__(cls)
+        plugin._start(policies, generation, clock)
+        return plugin
+
+    def _start(self, policies: Iterable[Policy], generation: int, clock: Callable[[], float]) -> None:
+        self.evaluator = Evaluator(tuple(policies), generation=generation)
+        self._clock = clock
+        self._rates = RateCounter()
+
+    @hookimpl
+    def judge_connect(self, guest: Guest, target: Target) -> Verdict:
+        """Defer a tunnel if any of its requests may be allowed, else deny it."""
+        return self.evaluator.judge_connect(guest, target, self._clock())
+
+    @hookimpl
+    def judge_request(self, request: Request) -> Verdict:
+        """Judge a request with what is known of it, and count it once it is allowed."""
+        now = self._clock()
+        decision = self.evaluator.decide(request, now)
+        if not decision.rates:
+            return decision.verdict
+        full = self._rates.admit(request.guest.id, request.id, decision.rates, now)
+        if full is None:
+            return decision.verdict
+        rate, wait_s = full
+        message = (
+            f"Rule {rate.rule} allows {rate.count} requests in {rate.window_s:g} s; try again in {wait_text(wait_s)}."
+        )
+        return Verdict(Effect.DENY, Reason.RATE_LIMITED, rate.rule, message)
