@@ -1,0 +1,130 @@
+"""The table of commands, imported one by one, and what becomes of their errors.
+
+`seamgate --help` and shell completion read the table alone, so that they answer at once; a command's module, with all
+that it needs, is imported when the command is called. A `SeamgateError` becomes one line, the place in the file if it
+has one, and the exit code that DESIGN.md 7 gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import click
+
+from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
+
+EXIT_NO: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_MISSING: Final = 3
+_LONGEST_SHOWN = 160
+
+
+class Lazy(NamedTuple):
+    """A command that is not imported yet: its module and attribute, and its line in `seamgate --help`."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Final[Mapping[str, Lazy]] = {
+    "demo": Lazy("demo", "demo", "Show the whole story on this machine: no configuration, no internet."),
+    "init": Lazy("init", "init", "Write a starter configuration, policy and policy test into a folder."),
+    "run": Lazy("run", "run", "Run a program as a guest, under a gateway of its own."),
+    "serve": Lazy("serve", "serve", "Run the gateway."),
+    "policy": Lazy("policy", "policy", "Check, test and explain policies."),
+    "audit": Lazy("audit", "audit", "Verify, watch and query the audit log."),
+    "plugins": Lazy("plugins", "plugins", "List and check plugins."),
+    "ca": Lazy("ca", "ca", "Make, show and hand out the gateway's certificate authority."),
+    "doctor": Lazy("doctor", "doctor", "Look at this machine: what works, what does not, what to do."),
+    "completion": Lazy("completion", "completion", "Print the completion script of a shell."),
+}
+
+
+class Commands(click.Group):
+    """The top-level group: lists the table, imports what is called, translates errors."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order in which one meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command and return it; None if there is none of this name."""
+        lazy = COMMANDS.get(cmd_name)
+        return load(lazy) if lazy is not None else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error that we know ends as a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except SeamgateError as error:
+            refusal = MissingRefusal if isinstance(error, PrerequisiteMissing) else Refusal
+            raise refusal(error) from error
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete names of commands from the table."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=lazy.help) for name, lazy in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)] if incomplete.startswith("-") else found
+
+
+def load(lazy: Lazy) -> click.Command:
+    """Import a command."""
+    command: click.Command = getattr(import_module(f"seamgate.cli.{lazy.module}"), lazy.attribute)
+    return command
+
+
+class Refusal(click.ClickException):
+    """A SeamgateError on its way to a person. What we refuse at start is for the operator to mend: exit code 2."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, error: SeamgateError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message, and below it the line of the file that it is about."""
+        label = click.style("error:", fg="red", bold=True)
+        click.echo(f"{label} {self.error.message}", err=True, color=_color())
+        if isinstance(self.error, ConfigError):
+            excerpt = source_excerpt(self.error)
+            if excerpt:
+                click.echo(excerpt, err=True, color=_color())
+
+
+class MissingRefusal(Refusal):
+    """Something that the command needs is not there."""
+
+    exit_code = EXIT_MISSING
+
+
+def _color() -> bool | None:
+    context = click.get_current_context(silent=True)
+    return context.color if context is not None else None
+
+
+def source_excerpt(error: ConfigError) -> str:
+    """Return the line that an error is about with a caret below its column, or "" where there is none to show."""
+    if not error.line or not error.source:
+        return ""
+    try:
+        lines = Path(error.source).read_text(encoding="utf-8", errors="replace").splitlines()
+        line = lines[error.line - 1]
+    except (OSError, IndexError):
+        return ""
+    column = max(error.column, 1)
+    start = max(0, column - _LONGEST_SHOWN + 20)
+    shown = "".join(char if char.isprintable() else " " for char in line[start : start + _LONGEST_SHOWN])
+    number = str(error.line)
+    caret = click.style("^", fg="red", bold=True)
+    return f"  {number} | {shown}\n  {' ' * len(number)} | {' ' * (column - 1 - start)}{caret}"

@@ -1,0 +1,163 @@
+"""`seamgate run`: a program as a guest, under a gateway of its own that lives as long as the program does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+import uvloop
+
+from seamgate import launch
+from seamgate.cli.allow import allow_hosts
+from seamgate.cli.summary import render_summary, summarise
+from seamgate.config import Config, load_config
+from seamgate.errors import ConfigError, PrerequisiteMissing
+from seamgate.gateway import Gateway
+from seamgate.observe.logging import LEVELS, configure_logging
+
+_NOT_BUILT = {
+    "kvm": "guests in microVMs are not part of this version",
+    "netns": "guests in network namespaces are not part of this version",
+}
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "-c",
+    "--config",
+    "config_path",
+    envvar="SEAMGATE_CONFIG",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Take policies, credentials and plugins from this seamgate.yaml. [env: SEAMGATE_CONFIG]",
+)
+@click.option("--allow", "allowed", multiple=True, metavar="HOST[:PORT]", help="Without -c: allow https to this host.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the guest, for policies.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["auto", "proxy", "netns", "kvm"]),
+    default="auto",
+    show_default=True,
+    help="How the program is kept from everything but the gateway; auto takes the strongest.",
+)
+@click.option("--audit", "audit_path", type=click.Path(path_type=Path), help="Write the journal here.")
+@click.option("--summary/--no-summary", default=None, help="Say at the end what was denied. [default: on a terminal]")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(
+    context: click.Context,
+    config_path: Path | None,
+    allowed: tuple[str, ...],
+    labels: tuple[str, ...],
+    isolation: str,
+    audit_path: Path | None,
+    summary: bool | None,
+    log_level: str,
+    command: tuple[str, ...],
+) -> None:
+    r"""Run a program as a guest, under a gateway of its own.
+
+    \b
+    seamgate run --allow api.anthropic.com -- python agent.py
+    seamgate run -c seamgate.yaml --label team=research -- python agent.py
+
+    The program gets the variables that make clients use the gateway and trust its CA, and placeholders where the
+    gateway's environment holds credentials. Exit code: the program's own.
+    """
+    talkative = sys.stderr.isatty() if summary is None else summary
+    _check_isolation(isolation, talkative)
+    configure_logging("auto", log_level, color=context.color)
+    with _scratch() as scratch:
+        config = _configuration(config_path, allowed, scratch)
+        config = _with_ca(config, scratch, talkative, may_move=config_path is None)
+        journal = (audit_path or launch.run_journal(config.audit)).absolute()
+        launch.forbid_inspection()
+        code = uvloop.run(_run(config, _parse_labels(labels), journal, command))
+        if talkative:
+            click.echo(render_summary(summarise(journal), journal), err=True)
+    context.exit(code)
+
+
+async def _run(config: Config, labels: dict[str, str], journal: Path, command: Sequence[str]) -> int:
+    token = launch.new_token()
+    private = launch.private_config(config, token=token, labels=labels, audit_path=journal)
+    async with Gateway(private) as gateway:
+        # Of the whole configuration, so that the tokens of its other guests are taken out too.
+        environment = launch.guest_environment(config, gateway.addresses, gateway.ca_path, token, os.environ)
+        try:
+            return await launch.run_program(command, environment)
+        except FileNotFoundError:
+            _say(f"{command[0]}: there is no such program on the PATH")
+            return launch.NOT_FOUND
+        except OSError as error:
+            _say(f"{command[0]}: {error.strerror}")
+            return launch.CANNOT_EXECUTE
+
+
+def _say(message: str) -> None:
+    click.echo(f"seamgate: {message}", err=True)
+
+
+def _check_isolation(isolation: str, talkative: bool) -> None:
+    if isolation in _NOT_BUILT:
+        raise PrerequisiteMissing(
+            f"--isolation {isolation}: {_NOT_BUILT[isolation]}; use --isolation proxy, which makes clients cooperate "
+            "but does not hold a program that ignores the proxy variables"
+        )
+    if isolation == "auto" and talkative:
+        _say(
+            "isolation proxy, the strongest of this version: clients cooperate by their proxy variables, but a program "
+            "that ignores them is not held"
+        )
+
+
+def _configuration(path: Path | None, allowed: Sequence[str], scratch: Path) -> Config:
+    if path is not None:
+        if allowed:
+            raise click.UsageError("--allow is for runs without -c: with it, the configuration's policies decide")
+        return load_config(path)
+    policy = scratch / "run.policy.yaml"
+    policy.write_text(allow_hosts(allowed), encoding="utf-8")
+    if not allowed and sys.stderr.isatty():
+        _say("no policy: everything is denied; use --allow HOST, or -c seamgate.yaml (`seamgate init` writes one)")
+    return Config(source="seamgate run", base=Path.cwd(), policies=(str(policy),))
+
+
+def _with_ca(config: Config, scratch: Path, talkative: bool, *, may_move: bool) -> Config:
+    directory = launch.ca_directory(config.ca, config.base)
+    try:
+        if launch.ensure_ca(directory) and talkative:
+            _say(f"made a CA in {directory}")
+    except ConfigError:
+        if not may_move:
+            raise
+        directory = scratch / "ca"
+        launch.ensure_ca(directory)
+    return msgspec.structs.replace(config, ca=msgspec.structs.replace(config.ca, dir=str(directory)))
+
+
+def _parse_labels(texts: Sequence[str]) -> dict[str, str]:
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--label")
+        labels[key] = value
+    return labels
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for as long as the run lasts, readable by nobody else."""
+    folder = Path(tempfile.mkdtemp(prefix="seamgate-run-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

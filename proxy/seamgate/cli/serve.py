@@ -1,0 +1,164 @@
+"""`seamgate serve`: the gateway as a service. Starts, says so, reloads on SIGHUP, stops on SIGTERM and SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import click
+import structlog
+import uvloop
+
+from seamgate import launch
+from seamgate.ca.leaf import load_authority
+from seamgate.cli.banner import render_banner
+from seamgate.config import Config, load_config
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.entry.identity import Identities
+from seamgate.errors import SeamgateError
+from seamgate.flow import Isolation
+from seamgate.gateway import Gateway
+from seamgate.observe.logging import LEVELS, configure_logging
+from seamgate.registry import load_plugins
+from seamgate.tasks import spawn
+from seamgate.upstream.addresses import compile_permit
+from seamgate.upstream.tls import UpstreamTls
+
+log = structlog.get_logger("seamgate.serve")
+
+# What `Gateway.reload` takes over; a change of any other section waits for the next start.
+_RELOADED = frozenset({"source", "base", "policies", "credentials", "plugins", "permit_addresses"})
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    "config_path",
+    envvar="SEAMGATE_CONFIG",
+    default="seamgate.yaml",
+    show_default=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="How this gateway runs. [env: SEAMGATE_CONFIG]",
+)
+@click.option("--check", is_flag=True, help="Load everything, say whether it can be used, and exit.")
+@click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option("--grace", "grace_s", type=click.FloatRange(0), default=10.0, show_default=True, metavar="SECONDS",
+              help="How long requests under way may go on after SIGTERM.")  # fmt: skip
+@click.pass_context
+def serve(
+    context: click.Context, config_path: Path, check: bool, log_format: str, log_level: str, grace_s: float
+) -> None:
+    """Run the gateway.
+
+    SIGHUP loads policies, credentials and plugins again; what can't be used leaves everything as it is. SIGTERM and
+    SIGINT stop it once the requests under way are done; a second one cuts them.
+    """
+    configure_logging(log_format, log_level, color=context.color)  # type: ignore[arg-type]  # click.Choice checked it
+    config = load_config(config_path)
+    if check:
+        uvloop.run(_check(config))
+        click.echo(f"{config_path}: everything loads")
+        return
+    launch.forbid_inspection()
+    uvloop.run(Service(config_path, config, grace_s, context.color).run())
+
+
+async def _check(config: Config) -> None:
+    """Load what a start loads, in a loop as it does, without listening and without touching the journal."""
+    if config.entries.proxy is not None:
+        load_authority(config.ca, base=config.base)
+    load_plugins(config, 1, time.time)
+    UpstreamTls(config.upstream_tls, base=config.base)
+    Identities(config.guests, Isolation.PROXY)
+    compile_permit(config.permit_addresses)
+    PlaceholderIndex(config.credentials)
+
+
+class Service:
+    """One gateway between its start and its stop."""
+
+    def __init__(self, path: Path, config: Config, grace_s: float, color: bool | None) -> None:
+        self._path = path
+        self._gateway = Gateway(config)
+        self._grace_s = grace_s
+        self._color = color
+        self._stopping = asyncio.Event()
+        self._forced = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until a signal says otherwise."""
+        await self._gateway.start()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        if sys.stderr.isatty():
+            click.echo(render_banner(self._gateway), err=True, color=self._color)
+        notify("READY=1", f"STATUS=generation {self._gateway.seam.pipeline.generation}", f"MAINPID={os.getpid()}")
+        await self._stopping.wait()
+        notify("STOPPING=1")
+        await self._stop()
+
+    def _on_stop(self, number: signal.Signals) -> None:
+        if self._stopping.is_set():
+            log.warning("stopping now", signal=number.name, under_way=self._gateway.seam.active)
+            self._forced.set()
+            return
+        log.info("stopping", signal=number.name, under_way=self._gateway.seam.active, grace_s=self._grace_s)
+        self._stopping.set()
+
+    async def _stop(self) -> None:
+        """Stop with grace, or without if a second signal comes."""
+        graceful = spawn(self._gateway.stop(grace_s=self._grace_s), name="graceful stop")
+        forced = spawn(self._forced.wait(), name="forced stop")
+        await asyncio.wait((graceful, forced), return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if not graceful.done():
+            graceful.cancel()
+            await asyncio.wait((graceful,))
+            await self._gateway.stop(grace_s=0)
+        else:
+            graceful.result()
+
+    def _on_reload(self) -> None:
+        """Take a new configuration over, or keep the old one and say so loudly."""
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        old = self._gateway.config
+        try:
+            new = load_config(self._path)
+            generation = self._gateway.reload(new)
+        except SeamgateError as error:
+            log.error("reload refused: the old configuration stays in force", problem=error.message)
+            notify("READY=1", "STATUS=the last reload was refused: see the log")
+            return
+        waiting = [name for name in changed_sections(old, new) if name not in _RELOADED]
+        log.info("reloaded", generation=generation, policies=len(new.policies), credentials=len(new.credentials))
+        if waiting:
+            log.warning("some changes wait for a restart", sections=", ".join(waiting))
+        notify("READY=1", f"STATUS=generation {generation}")
+
+
+def changed_sections(old: Config, new: Config) -> list[str]:
+    """Return the names of the sections in which two configurations differ."""
+    return [name for name in old.__struct_fields__ if getattr(old, name) != getattr(new, name)]
+
+
+def notify(*lines: str) -> None:
+    """Tell systemd, if it asked to be told (sd_notify(3)); a failure to do so stops nothing."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return
+    address = f"\0{path[1:]}" if path.startswith("@") else path
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.connect(address)
+            channel.send("\n".join(lines).encode())
+    except OSError as error:
+        log.warning("systemd could not be told", problem=error.strerror)

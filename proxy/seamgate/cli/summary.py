@@ -1,0 +1,75 @@
+"""What a journal says about one run, in a few lines. Used by `seamgate run` at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import click
+import msgspec
+
+from seamgate.audit.reading import read_lines
+from seamgate.audit.view import field_of, printable, read_facts
+
+_SHOWN = 5
+_LONGEST_MESSAGE = 160
+
+
+class Denial(msgspec.Struct, frozen=True):
+    """A kind of denial: why, of what, by which rule, and the sentence that the guest got."""
+
+    reason: str
+    what: str
+    rule: str
+    message: str
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Counts of requests. A tunnel counts only where it was refused: what goes through it counts by itself."""
+
+    allowed: int
+    denied: int
+    denials: tuple[tuple[Denial, int], ...]
+
+
+def summarise(journal: Path) -> Summary:
+    """Read a journal.
+
+    Raises:
+        AuditError: it can't be read.
+    """
+    allowed = 0
+    denials: Counter[Denial] = Counter()
+    for line in read_lines(journal):
+        facts = read_facts(line)
+        kind, denied = facts.get("kind"), facts.get("verdict") == "deny"
+        if denied and kind in ("request", "connect"):
+            what = " ".join(filter(None, (field_of(facts, "method"), field_of(facts, "host"), field_of(facts, "path"))))
+            message = str(facts.get("message", ""))
+            denials[Denial(str(facts.get("reason", "")), what, str(facts.get("rule", "")), message)] += 1
+        elif kind == "request":
+            allowed += 1
+    return Summary(allowed, denials.total(), tuple(denials.most_common()))
+
+
+def render_summary(summary: Summary, journal: Path) -> str:
+    """Return the text for people."""
+    total = summary.allowed + summary.denied
+    head = f"seamgate: {total} request{'' if total == 1 else 's'}, "
+    allowed = click.style(f"{summary.allowed} allowed", fg="green" if summary.allowed else None)
+    denied = click.style(f"{summary.denied} denied", fg="red" if summary.denied else None)
+    lines = [f"{head}{allowed}, {denied}"]
+    for denial, count in summary.denials[:_SHOWN]:
+        rule = f" by rule {denial.rule}" if denial.rule else ""
+        lines.append(f"  {count:>4} x {click.style(denial.reason, fg='red')}{rule}  {printable(denial.what)}")
+        if denial.message:
+            lines.append(f"         {click.style(_short(printable(denial.message)), dim=True)}")
+    hidden = len(summary.denials) - _SHOWN
+    if hidden > 0:
+        lines.append(f"         and {hidden} more kinds")
+    lines.append(f"  every record: seamgate audit tail {journal}{' --denied' if summary.denied else ''}")
+    return "\n".join(lines)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 3]}..."

@@ -1,0 +1,196 @@
+"""Puts one program under a gateway of its own: a private configuration, the guest's environment, the child process.
+
+Called by `seamgate run` and by the demo. What the configuration says about policies, credentials and plugins holds;
+entries, guests and audit are replaced, so that the gateway is this one program's. The guest's environment holds
+placeholders where the gateway's own holds credentials. Keeping a program from going around the gateway is not done
+here: that is what an isolation is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from seamgate.audit.config import AuditConfig, default_path
+from seamgate.ca.environment import client_environment
+from seamgate.ca.store import CaConfig, CaFiles, default_directory, init_ca
+from seamgate.config import AdminConfig, BaseUrlEntry, Config, Entries, ProxyEntry
+from seamgate.credentials.config import shown_placeholder
+from seamgate.entry.identity import GuestConfig, TokenSource
+from seamgate.errors import ConfigError
+
+GUEST = "run"
+"""The guest's id, in the audit log too."""
+CANNOT_EXECUTE, NOT_FOUND = 126, 127
+"""Exit codes of shells (POSIX XCU 2.8.2), for a program that could not be started."""
+_LOOPBACK = "127.0.0.1:0"
+_PR_SET_DUMPABLE = 4  # Source: linux/prctl.h
+# SIGINT and SIGQUIT come from the terminal, which sends them to the guest itself.
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+
+
+def private_config(config: Config, *, token: str, labels: Mapping[str, str], audit_path: Path) -> Config:
+    """Return the configuration for one guest: free loopback ports, its token and labels, a journal of its own.
+
+    Args:
+        config: policies, credentials, plugins and the rest are taken from it.
+        token: what the guest shows to the gateway; nobody else has one.
+        labels: what policies match on.
+        audit_path: the journal.
+    """
+    base_url = config.entries.base_url
+    entries = Entries(
+        proxy=ProxyEntry(listen=_LOOPBACK),
+        base_url=BaseUrlEntry(listen=_LOOPBACK, routes=base_url.routes) if base_url is not None else None,
+    )
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return msgspec.structs.replace(
+        config,
+        entries=entries,
+        guests={GUEST: GuestConfig(token=TokenSource(sha256=digest), labels=dict(labels))},
+        audit=msgspec.structs.replace(config.audit, path=str(audit_path)),
+        admin=AdminConfig(),
+    )
+
+
+def new_token() -> str:
+    """Return a fresh token."""
+    return secrets.token_urlsafe(24)
+
+
+def run_journal(audit: AuditConfig) -> Path:
+    """Return the journal of one run: beside the configured one, in `runs`, because a journal has one writer."""
+    folder = (Path(audit.path).expanduser() if audit.path else default_path()).parent / "runs"
+    return folder / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.jsonl"
+
+
+def guest_environment(
+    config: Config, addresses: Mapping[str, tuple[str, int]], ca_path: Path, token: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment for the guest.
+
+    It is `environ` with the proxy's and the CA's variables, without the variables that credentials and tokens come
+    from. Where one named a credential, it holds the credential's placeholder, so that SDKs that want a key find one.
+    """
+    host, port = addresses["proxy"]
+    environment = dict(environ)
+    for guest in config.guests.values():
+        if guest.token is not None and guest.token.env is not None:
+            environment.pop(guest.token.env, None)
+    environment |= {
+        credential.source.env: shown_placeholder(name, credential)
+        for name, credential in reversed(list(config.credentials.items()))
+        if credential.source.env is not None
+    }
+    environment |= client_environment(f"http://{GUEST}:{token}@{_bracketed(host)}:{port}", ca_path)
+    if "base_url" in addresses:
+        host, port = addresses["base_url"]
+        environment["SEAMGATE_BASE_URL"] = f"http://{_bracketed(host)}:{port}/~{token}"
+    return environment
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def ca_directory(config: CaConfig, base: Path) -> Path:
+    """Return the folder of the CA that a configuration names."""
+    return base / Path(config.dir).expanduser() if config.dir else default_directory()
+
+
+def ensure_ca(directory: Path) -> bool:
+    """Make a CA if there is none; return whether one was made. Two gateways that start at once agree on one.
+
+    Raises:
+        ConfigError: it can't be written.
+    """
+    files = CaFiles(directory)
+    if files.key.exists() or files.certificate.exists():
+        return False
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = Path(tempfile.mkdtemp(prefix=".ca-", dir=directory.parent))
+    except OSError as error:
+        raise ConfigError(f"the CA can't be written to {directory}: {error.strerror}") from None
+    try:
+        init_ca(draft)
+        # Takes the place of a folder only if that is empty: whoever comes second uses what the first one made.
+        with contextlib.suppress(OSError):
+            draft.rename(directory)
+            return True
+        if CaFiles(directory).certificate.exists():
+            return False
+        raise ConfigError(f"{directory} holds other files; name another folder under ca.dir, or empty this one")
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def forbid_inspection() -> None:
+    """Keep other processes of this user from reading this one's memory and environment (prctl(2), proc(5)).
+
+    Else a guest in the isolation `proxy` finds the credentials in /proc/<gateway>/environ. Root is not held by it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+async def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program with this process's terminal, pass signals to it, and return its exit code as a shell would.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    program = shutil.which(command[0], path=environment.get("PATH"))
+    if program is None:
+        raise FileNotFoundError(2, "no such program", command[0])
+    child = await asyncio.create_subprocess_exec(program, *command[1:], env=environment)
+    with _forwarding(child):
+        code = await child.wait()
+    return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _forwarding(child: asyncio.subprocess.Process) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def forward(number: signal.Signals) -> None:
+        if number in _FROM_TERMINAL and _in_foreground():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)
+
+    for number in (*_FORWARDED, *_FROM_TERMINAL):
+        loop.add_signal_handler(number, forward, number)
+    try:
+        yield
+    finally:
+        for number in (*_FORWARDED, *_FROM_TERMINAL):
+            loop.remove_signal_handler(number)
+
+
+def _in_foreground() -> bool:
+    """Whether the terminal, if there is one, sends its signals to our process group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
