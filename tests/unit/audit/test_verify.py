@@ -102,6 +102,16 @@ def test_without_a_head_the_end_is_unknown() -> None:
     assert _problem(_judge(_chain(3), None)) is Problem.HEAD_MISSING
 
 
+def test_a_gateway_that_just_starts_may_have_no_head_yet() -> None:
+    """While it is running and wrote nothing, or its head came meanwhile; never when nobody is running."""
+    lines = _chain(2)
+    after = HeadState(_mark(lines, 2), _mark(lines, 2))
+    assert _judge([], None, live=True).fault is None
+    assert _judge(lines, None, after, live=True).fault is None
+    assert _problem(_judge(lines, None, live=True)) is Problem.HEAD_MISSING
+    assert _problem(_judge([], None)) is Problem.HEAD_MISSING
+
+
 def test_a_line_that_was_slipped_in_is_named_not_the_one_after() -> None:
     """A forged line with a fitting `prev`: the true next line betrays it."""
     lines = _chain(3)
