@@ -77,7 +77,7 @@ def main(
     check: bool,
 ) -> None:
     """Run the bench and show what came out."""
-    console = Console(width=None if os.isatty(1) else 160)
+    console = Console(width=None if os.isatty(1) else 200)
     every = peers(rules)
     try:
         chosen = choose_peers(every, _names(only))

@@ -72,6 +72,7 @@ def peers(rules: Sequence[int]) -> list[Peer]:
     return [
         Seamgate(rules=first),
         *(Seamgate(name=f"seamgate-{count}", rules=count) for count in others),
+        Seamgate(name="seamgate-plain", kind="p2t", rules=first),
         Squid(domains=first),
         Squid(name="squid-first", domains=first, client_first=True),
         Squid(name="squid-log", domains=first, access_log=True),
@@ -84,7 +85,7 @@ def peers(rules: Sequence[int]) -> list[Peer]:
     ]
 
 
-OPTIONAL = frozenset({"squid-log"})
+OPTIONAL = frozenset({"squid-log", "seamgate-plain"})
 """Measured only when `--only` names them."""
 FOR_NEW_CONNECTIONS = frozenset({"squid-first"})
 """Differ from their sibling in nothing else."""

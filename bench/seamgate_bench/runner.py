@@ -174,9 +174,12 @@ class Runner:
             return
         answered = sum(s.requests for row in self.results.samples.values() for s in row.get(peer.name, ()))
         records = 0
-        if run.audit.exists():
-            with run.audit.open("rb") as lines:
-                records = sum(1 for _ in lines)
+        # Finished segments lie beside the active file: audit.jsonl.0000000000000001 and so on.
+        segments = [p for p in run.audit.parent.glob(f"{run.audit.name}*") if p.suffix[1:].isdigit()]
+        for path in [*segments, run.audit]:
+            if path.exists():
+                with path.open("rb") as lines:
+                    records += sum(1 for _ in lines)
         self.results.audited[peer.name] = (records, answered)
 
 
