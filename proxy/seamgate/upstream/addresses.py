@@ -48,11 +48,8 @@ class AddressPermit(msgspec.Struct, frozen=True, cache_hash=True):
     exact: frozenset[str] = frozenset()
 
     def __or__(self, other: AddressPermit) -> AddressPermit:
-        """Return what either permits: the configuration's and the rule's."""
-        if not other:
-            return self
-        networks = tuple(dict.fromkeys((*self.networks, *other.networks)))
-        return AddressPermit(self.classes | other.classes, networks, self.exact | other.exact)
+        """Return what either permits: the configuration's and the rule's. Remembered, since requests do this."""
+        return _union(self, other)
 
     def __bool__(self) -> bool:
         return bool(self.classes or self.networks or self.exact)
@@ -77,6 +74,12 @@ class AddressPermit(msgspec.Struct, frozen=True, cache_hash=True):
 
     def _in_networks(self, address: IPAddress) -> bool:
         return any(network.version == address.version and address in network for network in self.networks)
+
+
+@lru_cache(maxsize=4096)
+def _union(one: AddressPermit, other: AddressPermit) -> AddressPermit:
+    networks = tuple(dict.fromkeys((*one.networks, *other.networks)))
+    return AddressPermit(one.classes | other.classes, networks, one.exact | other.exact)
 
 
 PUBLIC_ONLY = AddressPermit()

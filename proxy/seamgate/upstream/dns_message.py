@@ -34,6 +34,7 @@ _MAX_JUMPS = 32
 _MAX_TTL_S = 0x7FFFFFFF  # RFC 2181 8: a TTL with the top bit set is zero
 _OPT_EDE = 15  # RFC 8914
 
+_POINTER_TO_QUESTION = b"\xc0\x0c"
 _HEADER = struct.Struct("!HHHHHH")
 _FIXED = struct.Struct("!HHIH")
 
@@ -151,7 +152,10 @@ class _Chain:
 
     def take(self, message: bytes, offset: int) -> int:
         """Read the record at the offset, return the offset after it."""
-        owner, offset = _read_name(message, offset)
+        if message[offset : offset + 2] == _POINTER_TO_QUESTION:
+            owner, offset = self._owner, offset + 2  # what nearly every record begins with
+        else:
+            owner, offset = _read_name(message, offset)
         kind, record_class, ttl_s, length = _FIXED.unpack_from(message, offset)
         start = offset + 10
         end: int = start + length
@@ -160,7 +164,8 @@ class _Chain:
         if record_class == 1 and kind == self._record_type:
             if length != (4 if kind == TYPE_A else 16):
                 raise MalformedAnswer("the DNS server's answer has an address of a wrong length")
-            text = address_text(ipaddress.ip_address(message[start:end]))
+            data = message[start:end]
+            text = ".".join(map(str, data)) if length == 4 else address_text(ipaddress.IPv6Address(data))
             self._addresses.setdefault(owner, []).append((text, ttl_s))
         elif record_class == 1 and kind == TYPE_CNAME:
             self._aliases.setdefault(owner, (_read_name(message, start)[0], ttl_s))
