@@ -130,25 +130,32 @@ class InspectionPlugin:
 class ContentTypeGate:
     """An inspector that denies a response whose media type is not listed. Changes nothing."""
 
-    __slots__ = ("_allowed", "_name")
+    __slots__ = ("_allowed", "_name", "_passed")
 
     def __init__(self, name: str, allowed: frozenset[str]) -> None:
         self._name = name
         self._allowed = allowed
+        self._passed = False
 
     def head(self, headers: Headers) -> Headers:
-        """Return the headers as they are.
+        """Return the headers as they are; what comes after the first ones are trailers, which have no media type.
 
         Raises:
             SeamgateError: with reason RESPONSE_DENIED; the media type is absent or not listed.
         """
+        if not self._passed:
+            self._judge(headers)
+            self._passed = True
+        return headers
+
+    def _judge(self, headers: Headers) -> None:
         values = [value for name, value in headers if name == b"content-type"]
         if not values and find_header(headers, b"content-length") == b"0":
-            return headers
+            return
         # Two values would be read differently by different clients.
         media_type = values[0].partition(b";")[0].strip(b" \t").lower().decode("latin-1") if len(values) == 1 else ""
         if media_type in self._allowed or f"{media_type.partition('/')[0]}/*" in self._allowed:
-            return headers
+            return
         shown = f"{media_type[:80]!r}" if media_type else "not given once"
         raise SeamgateError(
             f"the response's media type is {shown}; inspector {self._name!r} passes {', '.join(sorted(self._allowed))}",

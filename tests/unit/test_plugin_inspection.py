@@ -98,6 +98,8 @@ def test_listed_media_types_pass(headers: Headers) -> None:
     inspector = opened("json-only", one=plugin(content_types=CONTENT_TYPES))
     assert inspector is not None
     assert inspector.head(headers) is headers
+    trailers = ((b"x-checksum", b"1"),)
+    assert inspector.head(trailers) is trailers
     assert inspector.feed(b"x") + inspector.flush() + inspector.finish() == b"x"
 
 

@@ -133,6 +133,8 @@ class CredentialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         placeholder: a text, besides `sgph-<name>`, that stands for the value, for SDKs that check a key's shape.
         swap_query: whether placeholders are swapped in the query too. Queries end up in logs of upstreams.
         remove_headers: headers of the guest that never go upstream together with this credential.
+        allow_ranges: whether the guest may ask for parts of a body. Off, because a value that an upstream repeats could
+            be fetched in two halves, which no redactor sees together; then Range is dropped and the whole comes.
         allow_http: whether the value may go over plain http.
     """
 
@@ -144,6 +146,7 @@ class CredentialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     placeholder: str | None = None
     swap_query: bool = False
     remove_headers: tuple[str, ...] = ()
+    allow_ranges: bool = False
     allow_http: bool = False
 
     def __post_init__(self) -> None:

@@ -15,6 +15,8 @@ from seamgate.flow import Headers, Request, Supply
 
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 256, 1024
 """How many header values, up to which size, are remembered with what becomes of them: clients repeat theirs."""
+_RANGE_HEADERS = (b"range", b"if-range")
+"""A server may always ignore them, so dropping them changes no meaning. Source: RFC 9110 14.2."""
 
 
 class Injector:
@@ -30,6 +32,8 @@ class Injector:
         self._config = config
         self._index = index
         self._removed = tuple(header.lower().encode("ascii") for header in config.remove_headers)
+        if not config.allow_ranges:
+            self._removed += _RANGE_HEADERS
         self._injected_for: Secret | None = None
         self._injected = Supply(name)
         self._swapped_for: Secret | None = None

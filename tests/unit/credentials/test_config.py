@@ -27,6 +27,7 @@ def test_the_whole_of_it() -> None:
         paths=["/v1/**"],
         swap_query=True,
         remove_headers=["cookie"],
+        allow_ranges=True,
         allow_http=True,
     )
     assert config.inject is not None
