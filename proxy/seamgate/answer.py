@@ -14,7 +14,7 @@ from typing import Final
 from seamgate.filters import Filters, open_filters
 from seamgate.flow import Direction, Headers, Request, Response, Step
 from seamgate.pipeline import Pipeline
-from seamgate.protocol.http1 import CHUNKED, ResponseHead
+from seamgate.protocol.heads import CHUNKED, ResponseHead
 from seamgate.sides import GuestSide
 from seamgate.verdict import Verdict
 

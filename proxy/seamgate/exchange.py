@@ -45,7 +45,7 @@ from seamgate.flow import (
     find_header,
 )
 from seamgate.protocol.coding import UndecodableError, narrow_accept_encoding, open_decoder
-from seamgate.protocol.http1 import CHUNKED, ResponseHead
+from seamgate.protocol.heads import CHUNKED, ResponseHead
 from seamgate.seam import Seam
 from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.tasks import spawn

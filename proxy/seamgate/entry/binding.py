@@ -16,7 +16,7 @@ from seamgate.entry.identity import Identities
 from seamgate.errors import GuestProtocolError, Reason, TargetError
 from seamgate.flow import Guest, Target
 from seamgate.paths import canonical_path, check_query
-from seamgate.protocol.http1 import RequestHead
+from seamgate.protocol.heads import RequestHead
 
 
 class Bound(msgspec.Struct, frozen=True):

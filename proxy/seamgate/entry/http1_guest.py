@@ -18,15 +18,9 @@ from seamgate.entry.binding import Binding, Bound
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError
 from seamgate.exchange import Exchange
 from seamgate.flow import BodyState, Guest, Headers, Request
-from seamgate.protocol.http1 import (
-    CHUNKED,
-    UNTIL_CLOSE,
-    RequestHead,
-    write_chunk,
-    write_last_chunk,
-    write_response_head,
-)
-from seamgate.protocol.http1_reader import NEED_DATA, RequestReader, Trailers
+from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, Trailers
+from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_response_head
+from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
 from seamgate.seam import Seam
 from seamgate.streams import TlsStream, Transport
 from seamgate.verdict import Verdict, denial_of, deny

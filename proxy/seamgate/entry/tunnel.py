@@ -20,7 +20,7 @@ from seamgate.entry.http1_guest import Connections, Http1Guest
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError, TargetError
 from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import ClientHello
-from seamgate.protocol.http1 import RequestHead
+from seamgate.protocol.heads import RequestHead
 from seamgate.seam import Seam
 from seamgate.streams import TlsStream, Transport
 from seamgate.tasks import spawn

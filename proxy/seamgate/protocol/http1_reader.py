@@ -15,19 +15,9 @@ import re
 from enum import Enum
 from typing import Final
 
-import msgspec
-
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
-from seamgate.flow import Headers
-from seamgate.protocol.http1 import (
-    CHUNKED,
-    UNTIL_CLOSE,
-    RequestHead,
-    ResponseHead,
-    parse_request_head,
-    parse_response_head,
-    parse_trailers,
-)
+from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, Trailers
+from seamgate.protocol.http1 import parse_request_head, parse_response_head, parse_trailers
 
 MAX_HEAD_BYTES: Final = 65536
 """A whole head. nginx allows 4 x 8 KiB, Apache 8 KiB a line, Node 16 KiB; agents with long cookies need more."""
@@ -56,12 +46,6 @@ class _NeedData:
 
 
 NEED_DATA: Final = _NeedData()
-
-
-class Trailers(msgspec.Struct, frozen=True):
-    """The end of a message, with its trailer fields (mostly none)."""
-
-    headers: Headers = ()
 
 
 _NO_TRAILERS: Final = Trailers()

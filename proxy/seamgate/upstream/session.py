@@ -16,14 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from seamgate.errors import Reason, SeamgateError, TlsFailed, UpstreamError
 from seamgate.flow import Headers, Request
-from seamgate.protocol.http1 import (
-    CHUNKED,
-    ResponseHead,
-    write_chunk,
-    write_last_chunk,
-    write_request_head,
-)
-from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader, Trailers
+from seamgate.protocol.heads import CHUNKED, ResponseHead, Trailers
+from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_request_head
+from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader
 from seamgate.streams import Transport
 
 if TYPE_CHECKING:
