@@ -30,7 +30,8 @@ import click
 import msgspec
 
 from seamgate.ca.store import CaFiles, default_directory, load_ca
-from seamgate.errors import ConfigError
+from seamgate.config import load_config, split_listen
+from seamgate.errors import ConfigError, TargetError
 from seamgate.upstream import dns_message
 from seamgate.upstream.resolver import DnsConfig, Server, exchange_udp, load_system_names
 from seamgate.upstream.tls import UpstreamTls
@@ -406,20 +407,21 @@ def render(findings: Iterable[Finding]) -> str:
 
 @click.command()
 @click.option(
-    "--ca-dir", type=click.Path(path_type=Path), help="Folder of the CA. [default: $XDG_DATA_HOME/seamgate/ca]"
+    "-c", "--config", type=click.Path(path_type=Path, dir_okay=False), help="Check what this seamgate.yaml names."
 )
 @click.option(
-    "--audit-dir", type=click.Path(path_type=Path), help="Folder of the journal, to see whether it can be written."
+    "--ca-dir", type=click.Path(path_type=Path), help="Folder of the CA. [default: $XDG_DATA_HOME/seamgate/ca]"
 )
-@click.option("--listen", multiple=True, help="ADDRESS:PORT that should be free; repeatable.")
+@click.option("--audit-dir", type=click.Path(path_type=Path), help="Folder of the journal: can it be written?")
+@click.option("--listen", multiple=True, metavar="ADDRESS:PORT", help="Should be free; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(ca_dir: Path | None, audit_dir: Path | None, listen: tuple[str, ...], as_json: bool) -> None:
+def doctor(
+    config: Path | None, ca_dir: Path | None, audit_dir: Path | None, listen: tuple[str, ...], as_json: bool
+) -> None:
     """Look at this machine: what works, what does not, and what to do about it."""
-    setting = Setting(
-        ca_dir=ca_dir or default_directory(),
-        audit_dir=audit_dir,
-        listen=tuple(_parse_listen(text) for text in listen),
-    )
+    setting = setting_of(config) if config is not None else Setting(ca_dir=default_directory())
+    changed = {"ca_dir": ca_dir, "audit_dir": audit_dir, "listen": tuple(_parse_listen(text) for text in listen)}
+    setting = msgspec.structs.replace(setting, **{name: value for name, value in changed.items() if value})
     findings = examine(setting)
     healthy = not any(finding.level is Level.FAIL for finding in findings)
     if as_json:
@@ -430,8 +432,24 @@ def doctor(ca_dir: Path | None, audit_dir: Path | None, listen: tuple[str, ...],
         raise SystemExit(EXIT_MISSING)
 
 
+def setting_of(path: Path) -> Setting:
+    """Return what a configuration file names.
+
+    Raises:
+        ConfigError: it can't be used.
+    """
+    config = load_config(path)
+    entries = (config.entries.proxy, config.entries.base_url)
+    return Setting(
+        ca_dir=config.base / Path(config.ca.dir).expanduser() if config.ca.dir else default_directory(),
+        audit_dir=config.audit.file.parent,
+        listen=tuple(split_listen(entry.listen) for entry in entries if entry is not None),
+        dns=config.dns,
+    )
+
+
 def _parse_listen(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit():
-        raise click.BadParameter(f"{text!r} is not ADDRESS:PORT", param_hint="--listen")
-    return host.strip("[]"), int(port)
+    try:
+        return split_listen(text)
+    except TargetError as exc:
+        raise click.BadParameter(exc.message, param_hint="--listen") from None

@@ -139,3 +139,15 @@ def test_odd_listen_is_a_usage_error(tmp_path: Path) -> None:
     """--listen takes ADDRESS:PORT; anything else is exit code 2."""
     result = CliRunner().invoke(doctor.doctor, ["--listen", "8080"])
     assert result.exit_code == 2
+
+
+def test_configuration_says_what_to_look_at(tmp_path: Path) -> None:
+    """With -c, the folders, listeners and servers are those of seamgate.yaml."""
+    path = tmp_path / "seamgate.yaml"
+    path.write_text(
+        'entries: {proxy: {listen: "127.0.0.1:0", guest: g}}\nguests: {g: {}}\npolicies: [p.yaml]\n'
+        'ca: {dir: my-ca}\naudit: {path: log/audit.jsonl}\ndns: {servers: ["192.0.2.53"]}\n'
+    )
+    here = doctor.setting_of(path)
+    assert (here.ca_dir, here.audit_dir) == (tmp_path / "my-ca", tmp_path / "log")
+    assert (here.listen, here.dns.servers) == ((("127.0.0.1", 0),), ("192.0.2.53",))
