@@ -225,6 +225,9 @@ def find_header(headers: Headers, name: bytes) -> bytes | None:
 
 def apply_amendment(headers: Headers, set_headers: Headers, remove_headers: tuple[bytes, ...]) -> Headers:
     """Return the headers with those removed or replaced; replaced ones move to the end."""
+    if len(set_headers) == 1 and not remove_headers:
+        name = set_headers[0][0]
+        return (*[pair for pair in headers if pair[0] != name], set_headers[0])
     gone = {name for name, _ in set_headers}
     gone.update(remove_headers)
-    return (*(pair for pair in headers if pair[0] not in gone), *set_headers)
+    return (*[pair for pair in headers if pair[0] not in gone], *set_headers)

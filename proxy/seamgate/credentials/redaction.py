@@ -143,7 +143,7 @@ class Redactor:
 
     def finish(self) -> bytes:
         """Return the rest: a beginning that stayed a beginning is no secret."""
-        return self._run(self._tail, last=True)
+        return self._run(self._tail, last=True) if self._tail else b""
 
     def _run(self, data: bytes, *, last: bool) -> bytes:
         """Replace what is decided; keep the open end as the tail.

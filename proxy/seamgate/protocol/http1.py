@@ -142,42 +142,43 @@ def _lines(head: bytes, error: type[ProtocolError]) -> list[bytes]:
     return lines
 
 
-def _partitions(lines: list[bytes], error: type[ProtocolError]) -> list[tuple[bytes, bytes, bytes]]:
-    if len(lines) - 1 > MAX_FIELDS:
-        raise error(f"there are more than {MAX_FIELDS} header fields", reason=_too_large(error))
-    return [line.partition(b":") for line in lines[1:]]
+# Fields that say the same in most heads: the whole line is checked and split once. Nothing that could be a secret.
+_BORING: Final = frozenset(
+    (
+        b"accept", b"accept-encoding", b"accept-language", b"accept-ranges", b"access-control-allow-origin",
+        b"cache-control", b"connection", b"content-type", b"host", b"keep-alive", b"server", b"transfer-encoding",
+        b"user-agent", b"vary", b"x-content-type-options",
+    )
+)  # fmt: skip
+_lines_seen: dict[bytes, tuple[bytes, bytes]] = {}
+_MOST_LINES: Final = 8192
+_LONGEST_LINE: Final = 200
 
 
-# Field names as they were sent, mapped to lower case: the few hundred that a gateway ever sees are checked once.
-_names: dict[bytes, bytes] = {}
-_MAX_NAMES: Final = 4096
-
-
-def _field_name(name: bytes, error: type[ProtocolError]) -> bytes:
-    """Return the name in lower case; one with white space, or none at all, is refused."""
-    known = _names.get(name)
-    if known is not None:
-        return known
-    if not _TOKEN.match(name):
-        folded = name[:1] in (b" ", b"\t")
+def _field(line: bytes, error: type[ProtocolError]) -> tuple[bytes, bytes]:
+    """Split a header line into its name in lower case and its value without outer white space."""
+    raw, colon, value = line.partition(b":")
+    if not colon or not _TOKEN.match(raw):
+        folded = line[:1] in (b" ", b"\t")
         raise error("a header line is folded" if folded else "a header line has no valid name before a colon")
-    if len(_names) < _MAX_NAMES:
-        _names[name] = name.lower()
-    return name.lower()
+    pair = (raw.lower(), value.strip(b" \t"))
+    if pair[0] in _BORING and len(line) <= _LONGEST_LINE and len(_lines_seen) < _MOST_LINES:
+        _lines_seen[line] = pair
+    return pair
 
 
 def _split_fields(lines: list[bytes], error: type[ProtocolError]) -> tuple[Headers, dict[bytes, list[bytes]]]:
     """Split fields into those that go on and those that are read here."""
+    if len(lines) - 1 > MAX_FIELDS:
+        raise error(f"there are more than {MAX_FIELDS} header fields", reason=_too_large(error))
     ordinary: list[tuple[bytes, bytes]] = []
     special: dict[bytes, list[bytes]] = {}
-    for raw, colon, value in _partitions(lines, error):
-        if not colon:
-            raise error("a header line has no colon")
-        name = _names.get(raw) or _field_name(raw, error)
-        if name in _SPECIAL:
-            special.setdefault(name, []).append(value.strip(b" \t"))
+    for line in lines[1:]:
+        pair = _lines_seen.get(line) or _field(line, error)
+        if pair[0] in _SPECIAL:
+            special.setdefault(pair[0], []).append(pair[1])
         else:
-            ordinary.append((name, value.strip(b" \t")))
+            ordinary.append(pair)
     return tuple(ordinary), special
 
 
