@@ -34,7 +34,7 @@ from seamgate.config import load_config, split_listen
 from seamgate.errors import ConfigError, TargetError
 from seamgate.upstream import dns_message
 from seamgate.upstream.resolver import DnsConfig, Server, exchange_udp, load_system_names
-from seamgate.upstream.tls import UpstreamTls
+from seamgate.upstream.tls import TlsProfile, build_context
 
 EXIT_MISSING = 3
 _PROBE_S = 2.0
@@ -135,8 +135,7 @@ def check_trust_store(setting: Setting) -> Finding:
         advice = "unset SSL_CERT_FILE in the gateway's own environment; it is for guests only"
         return Finding("trust store", Level.FAIL, "SSL_CERT_FILE names the gateway's own CA as the only root", advice)
     try:
-        upstream = UpstreamTls()
-        context = upstream.context(upstream.default_profile)
+        context = build_context(TlsProfile())
     except ConfigError as exc:
         return Finding("trust store", Level.FAIL, exc.message, "apt install ca-certificates")
     count = context.cert_store_stats()["x509_ca"]

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import structlog
 
 from seamgate.address import canonical_address, canonical_name
 from seamgate.errors import ConfigError, TargetError, TlsFailed
 from seamgate.flow import Target
+
+log = structlog.get_logger("seamgate.upstream.tls")
 
 _MINIMUM = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -116,7 +119,13 @@ class UpstreamTls:
         self._contexts: dict[TlsProfile, ssl.SSLContext] = {}
         self.profile_for = lru_cache(maxsize=16384)(self._find)
         for _, profile in self._origins:
-            self.context(profile)
+            self._contexts[profile] = build_context(profile)
+        # Now, not at the first request, which would wait for the trust store to be loaded.
+        try:
+            self.context(self.default_profile)
+        except TlsFailed as exc:
+            # Plain http, and origins with roots of their own, work all the same.
+            log.warning("no upstream can be verified", problem=exc.message)
 
     def _origin_profile(self, entry: OriginTls, base: Path) -> TlsProfile:
         if entry.roots == "only" and not entry.ca:
@@ -145,11 +154,14 @@ class UpstreamTls:
         """Return the context of a profile. Give it the target's host as server name: it is verified against that.
 
         Raises:
-            ConfigError: the profile's files can't be used.
+            TlsFailed: there are no roots to verify with, or the profile's files can't be used any more.
         """
         context = self._contexts.get(profile)
         if context is None:
-            context = self._contexts[profile] = build_context(profile)
+            try:
+                context = self._contexts[profile] = build_context(profile)
+            except ConfigError as exc:
+                raise TlsFailed(exc.message) from exc
         return context
 
 
@@ -220,10 +232,11 @@ def build_context(profile: TlsProfile) -> ssl.SSLContext:
     # A root that the operator names may be an intermediate one, or the very certificate of the origin.
     context.verify_flags |= ssl.VERIFY_X509_TRUSTED_FIRST | ssl.VERIFY_X509_PARTIAL_CHAIN
     if profile.trust_store == "system":
-        _load_system_store(context)
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     for name in (profile.trust_store, profile.ca):
         if name not in ("", "system"):
             _load_roots(context, name)
+    _require_roots(context)
     if profile.certificate:
         _load_client_certificate(context, profile)
     if profile.alpn:
@@ -231,9 +244,8 @@ def build_context(profile: TlsProfile) -> ssl.SSLContext:
     return context
 
 
-def _load_system_store(context: ssl.SSLContext) -> None:
-    context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    if context.cert_store_stats()["x509_ca"]:
+def _require_roots(context: ssl.SSLContext) -> None:
+    if context.cert_store_stats()["x509"]:
         return
     paths = ssl.get_default_verify_paths()
     # A folder of hashed certificates is read at the handshake, so its certificates can't be counted here.

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from seamgate.errors import ConfigError, ResolveFailed
 from seamgate.upstream.dns_message import Outcome
@@ -116,3 +117,13 @@ def test_names_outside_the_dns_fail_without_asking() -> None:
     resolver = Resolver(DnsConfig(), SystemNames((), {}, 1.0, 1))
     for name in ("a.onion", "a.invalid", "a.alt"):
         assert asyncio.run(resolver.query(name)).outcome is Outcome.NO_SUCH_NAME
+
+
+def test_documented_settings_are_the_defaults() -> None:
+    """The example of docs/dns.md is a valid section, and shows the defaults where it does not name something."""
+    text = (Path(__file__).parents[3] / "docs" / "dns.md").read_text()
+    section = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])["dns"]
+    config = msgspec.convert(section, DnsConfig)
+    assert msgspec.structs.replace(config, servers=(), addresses={}) == DnsConfig()
+    assert set(section) == set(DnsConfig.__struct_fields__)
+    load_system_names(config)

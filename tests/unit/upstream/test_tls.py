@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 import trustme
+import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from seamgate.errors import ConfigError, Reason
+from seamgate.errors import ConfigError, Reason, TlsFailed
 from seamgate.flow import Target
 from seamgate.upstream.tls import (
     ClientCertificate,
@@ -215,6 +216,25 @@ def test_unusable_client_certificates_stop_the_start(authority: trustme.CA, tmp_
     (tmp_path / "b.key").write_bytes(locked)
     with pytest.raises(ConfigError, match="passphrase"):
         upstream(OriginTls(hosts=("a.example",), client_certificate=own), base=tmp_path)
+
+
+def test_machine_without_roots_starts_and_refuses(
+    authority: trustme.CA, ca_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any root, origins with their own still work; all others are refused with what to do."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(name, str(ca_file.parent / "none"))
+    tls = upstream(OriginTls(hosts=("a.example",), ca=str(ca_file)))
+    handshake(tls.context(tls.profile_for(https("a.example"))), server_context(authority, "a.example"), "a.example")
+    with pytest.raises(TlsFailed, match="ca-certificates"):
+        tls.context(tls.profile_for(https("b.example")))
+
+
+def test_documented_settings_are_understood(tmp_path: Path) -> None:
+    """The example of docs/ca.md is a valid section."""
+    text = (Path(__file__).parents[3] / "docs" / "ca.md").read_text()
+    document = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    assert msgspec.convert(document["upstream_tls"], UpstreamTlsConfig).origins[0].ports == (8443,)
 
 
 @pytest.mark.parametrize(
