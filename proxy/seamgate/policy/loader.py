@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from seamgate.address import AddressClass
+from seamgate.address import AddressClass, straddles_classes
 from seamgate.document import Document, Step, parse_document
 from seamgate.errors import TargetError
 from seamgate.policy.conditions import Condition, JsonCondition, ValueCondition, WhenCondition
@@ -384,8 +384,11 @@ def _address_set(text: str) -> str:
     if text == AddressClass.PUBLIC:
         raise ValueError("public addresses need no naming: leave it out")
     try:
-        return str(ipaddress.ip_network(text))
+        network = ipaddress.ip_network(text)
     except ValueError:
         raise ValueError(
             f"{text!r} is neither a network such as 10.1.0.0/16 nor one of {', '.join(sorted(_CLASSES))}"
         ) from None
+    if straddles_classes(network):
+        raise ValueError(f"{text!r} covers more than one class: name the classes, {', '.join(sorted(_CLASSES))}")
+    return str(network)
