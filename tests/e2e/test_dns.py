@@ -19,9 +19,11 @@ from seamgate.upstream.resolver import DnsConfig, Resolver
 from seamgate_plugins.dns import DnsCache, DnsPlugin
 
 Scenario = Callable[[FakeDns], Awaitable[None]]
+Runner = Callable[[Any], Any]
+on_both_loops = pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
 
-def run(scenario: Scenario, runner: Callable[[Any], Any] = asyncio.run) -> None:
+def run(scenario: Scenario, runner: Runner = asyncio.run) -> None:
     """Run a scenario against a fresh server, bounded in time."""
 
     async def main() -> None:
@@ -37,8 +39,8 @@ def config(dns: FakeDns, **settings: Any) -> DnsConfig:
     return DnsConfig(**{**given, **settings})
 
 
-@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
-def test_both_families_alternate(runner: Callable[[Any], Any]) -> None:
+@on_both_loops
+def test_both_families_alternate(runner: Runner) -> None:
     """A and AAAA are asked once each; their addresses alternate, AAAA first, on either event loop."""
 
     async def scenario(dns: FakeDns) -> None:
@@ -65,7 +67,8 @@ def test_ids_and_ports_are_fresh() -> None:
     run(scenario)
 
 
-def test_forged_datagrams_are_ignored() -> None:
+@on_both_loops
+def test_forged_datagrams_are_ignored(runner: Runner) -> None:
     """A datagram with another id, another question or without the response bit does not count; the right one does."""
 
     async def scenario(dns: FakeDns) -> None:
@@ -81,7 +84,7 @@ def test_forged_datagrams_are_ignored() -> None:
         answer = await Resolver(config(dns, families="ipv4")).query("a.example")
         assert answer.addresses == ("192.0.2.1",)
 
-    run(scenario)
+    run(scenario, runner)
 
 
 def test_datagrams_from_elsewhere_are_ignored() -> None:
@@ -103,7 +106,8 @@ def test_datagrams_from_elsewhere_are_ignored() -> None:
     run(scenario)
 
 
-def test_truncation_asks_over_tcp() -> None:
+@on_both_loops
+def test_truncation_asks_over_tcp(runner: Runner) -> None:
     """A truncated answer is thrown away and asked for over TCP."""
 
     async def scenario(dns: FakeDns) -> None:
@@ -113,7 +117,7 @@ def test_truncation_asks_over_tcp() -> None:
         assert answer.addresses == ("192.0.2.1",)
         assert dns.tcp_queries == [("a.example", "A")]
 
-    run(scenario)
+    run(scenario, runner)
 
 
 def test_thousand_answers_are_capped() -> None:
@@ -185,7 +189,8 @@ def test_servfail_goes_to_the_next_server() -> None:
     run(scenario)
 
 
-def test_failure_names_each_server_and_why() -> None:
+@on_both_loops
+def test_failure_names_each_server_and_why(runner: Runner) -> None:
     """When every server fails, the message says which said what."""
 
     async def scenario(dns: FakeDns) -> None:
@@ -199,10 +204,11 @@ def test_failure_names_each_server_and_why() -> None:
         assert f"{dns.server}: REFUSED" in caught.value.message
         assert f"{dead}: the connection was refused" in caught.value.message
 
-    run(scenario)
+    run(scenario, runner)
 
 
-def test_silence_ends_at_the_deadline() -> None:
+@on_both_loops
+def test_silence_ends_at_the_deadline(runner: Runner) -> None:
     """Servers that never answer cost the deadline, not more, and the message says so."""
 
     async def scenario(dns: FakeDns) -> None:
@@ -213,7 +219,7 @@ def test_silence_ends_at_the_deadline() -> None:
         assert "within 0.2 s" in answer.message
         assert asyncio.get_running_loop().time() - started < 2
 
-    run(scenario)
+    run(scenario, runner)
 
 
 def test_one_silent_family_does_not_hold_the_other() -> None:
@@ -295,7 +301,8 @@ def test_special_names_and_static_ones_ask_nobody() -> None:
 # -- the plugin ------------------------------------------------------------------------------------------------------
 
 
-def test_fifty_misses_cost_one_query_pair() -> None:
+@on_both_loops
+def test_fifty_misses_cost_one_query_pair(runner: Runner) -> None:
     """50 simultaneous misses of a name ask once for A and once for AAAA; then hits ask nothing and need no await."""
 
     async def scenario(dns: FakeDns) -> None:
@@ -312,10 +319,11 @@ def test_fifty_misses_cost_one_query_pair() -> None:
         assert hit.cached
         assert (plugin.cache.misses, plugin.cache.coalesced, plugin.cache.hits) == (1, 49, 1)
 
-    run(scenario)
+    run(scenario, runner)
 
 
-def test_cancelled_waiter_takes_nobody_with_it() -> None:
+@on_both_loops
+def test_cancelled_waiter_takes_nobody_with_it(runner: Runner) -> None:
     """The guest that asked first goes away; the others still get the answer of its query."""
 
     async def scenario(dns: FakeDns) -> None:
@@ -335,7 +343,7 @@ def test_cancelled_waiter_takes_nobody_with_it() -> None:
         assert first.cancelled()
         assert len(dns.queries) == 2
 
-    run(scenario)
+    run(scenario, runner)
 
 
 def test_zero_ttl_is_asked_again() -> None:
