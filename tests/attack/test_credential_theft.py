@@ -22,8 +22,9 @@ from urllib.parse import quote
 import brotli
 import msgspec
 import pytest
+import structlog
 import zstandard
-from structlog.testing import capture_logs
+from structlog.testing import LogCapture
 
 from seamgate import Direction, Guest, Reason, Request, Response, SeamgateError, Verdict, allow, hookimpl
 from seamgate.address import parse_authority
@@ -64,14 +65,17 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
     printed, logged = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(logged)
     logging.getLogger().addHandler(handler)
-    with capture_logs() as logs, redirect_stdout(printed), redirect_stderr(printed):
+    before, capture = structlog.get_config(), LogCapture()
+    structlog.configure(processors=[capture], wrapper_class=structlog.make_filtering_bound_logger(0))
+    with redirect_stdout(printed), redirect_stderr(printed):
         configs = msgspec.convert(RAW, dict[str, CredentialConfig])
         context = SimpleNamespace(options={}, config=SimpleNamespace(credentials=configs))
         plugin = CredentialsPlugin(cast("Any", context))
         made = Pipeline([register("policy", AllowAll()), register("credentials", plugin, ["secrets"])])
         yield made
+    structlog.configure(**before)
     logging.getLogger().removeHandler(handler)
-    shown = [printed.getvalue(), logged.getvalue(), str(logs), repr(made), repr(plugin), repr(vars(plugin))]
+    shown = [printed.getvalue(), logged.getvalue(), str(capture.entries), repr(made), repr(plugin), repr(vars(plugin))]
     assert not any(leaks(text.encode()) for text in shown)
 
 

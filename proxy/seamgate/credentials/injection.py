@@ -41,7 +41,7 @@ class Injector:
 
     def supply(self, request: Request, secret: Secret) -> Supply:
         """Return what to set. Its `secrets` hold the value itself, for whoever redacts."""
-        if self._index.left_over(request.headers, request.query) is not None:
+        if self._index.may_hold(request.headers, request.query):
             swapped = self._swap(request, secret)
             if swapped is not None:
                 return swapped
@@ -66,11 +66,12 @@ class Injector:
         if self._swapped_for is not secret:
             self._swapped, self._swapped_for = {}, secret
         value = secret.reveal()
-        touched = {name for name, each in request.headers if self._swap_header(each, value) is not each}
-        headers = tuple((name, self._swap_header(each, value)) for name, each in request.headers if name in touched)
+        swapped = [(name, self._swap_header(each, value), each) for name, each in request.headers]
+        touched = {name for name, new, old in swapped if new is not old}
         query = self._swap_query(request.query, value)
-        if not headers and query is None:
+        if not touched and query is None:
             return None
+        headers = tuple([(name, new) for name, new, _ in swapped if name in touched])
         removed = tuple(name for name in self._removed if name not in touched)
         return Supply(self._name, set_headers=headers, remove_headers=removed, query=query, secrets=(value,))
 

@@ -72,14 +72,20 @@ class PlaceholderIndex:
         For the last hop, after every supply: a placeholder that is still there belongs to a credential that the
         verdict did not select. The name is `UNKNOWN` ("") for a placeholder that no credential has.
         """
-        text = b"\n".join([value for _, value in headers])
-        if b"basic " in text.lower() or self._anywhere(text):
+        if self.may_hold(headers, None):
             for _, value in headers:
                 names = self.names_in_value(value)
                 if names:
                     return names[0]
         raw = query.encode("ascii", "replace") if query else b""
         return self.names_in(raw)[0] if raw and self._anywhere(raw) else None
+
+    def may_hold(self, headers: Headers, query: str | None) -> bool:
+        """Return False only if no placeholder stands in the headers and the query: a quick test first."""
+        text = b"\n".join([value for _, value in headers])
+        if b"basic " in text.lower() or self._anywhere(text):
+            return True
+        return query is not None and self._anywhere(query.encode("ascii", "replace"))
 
     def _anywhere(self, data: bytes) -> bool:
         return any(text in data for text in self._quick)

@@ -24,7 +24,7 @@ from seamgate.flow import Request
 _AUTOMATON_BYTES = 256 << 20
 """What the automaton may grow to: 1,000 credentials need about a tenth."""
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 1024, 1024
-"""How many texts, up to which size, the findings are remembered for: a megabyte at most."""
+"""How many texts of each surface, up to which size, the findings are remembered for: some megabytes at most."""
 _JSON_ESCAPE = re.compile(rb"\\u00([0-7][0-9A-Fa-f])")
 
 
@@ -56,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True):
 class RequestScanner:
     """Searches for the placeholders of an index and for a set of real values."""
 
-    __slots__ = ("_body", "_encoded", "_head", "_index", "_remembered", "_values")
+    __slots__ = ("_body", "_encoded", "_head", "_in_headers", "_in_paths", "_index", "_values")
 
     def __init__(self, index: PlaceholderIndex, values: Iterable[tuple[str, bytes]]) -> None:
         """Prepare.
@@ -74,7 +74,9 @@ class RequestScanner:
         needles = [*index.texts, *(form for form, _ in self._values), *(form for form, _ in self._encoded)]
         prefix = _literal(DEFAULT_PLACEHOLDER_PREFIX.encode("ascii"))
         # What was found in a header value or path: clients send the same ones again and again.
-        self._remembered: dict[tuple[Surface, bytes], tuple[Finding, ...]] = {}
+        # A dictionary for headers and one for paths, because hashing an enumeration's member is slow.
+        self._in_headers: dict[bytes, tuple[Finding, ...]] = {}
+        self._in_paths: dict[bytes, tuple[Finding, ...]] = {}
         # Basic is always looked into; there are few such requests.
         self._head = _automaton([b"(?i:basic )", prefix, *map(_literal, needles)])
         self._body = _automaton([*map(_literal, needles)] or [prefix])
@@ -100,22 +102,24 @@ class RequestScanner:
     def findings(self, request: Request) -> Iterator[Finding]:
         """Yield what stands in the request, real values before placeholders on each surface."""
         for _, value in request.headers:
-            yield from self._remember(Surface.HEADERS, value)
-        yield from self._remember(Surface.PATH, request.path.encode("ascii", "replace"))
+            found = self._in_headers.get(value)
+            yield from self._look(self._in_headers, Surface.HEADERS, value) if found is None else found
+        path = request.path.encode("ascii", "replace")
+        found = self._in_paths.get(path)
+        yield from self._look(self._in_paths, Surface.PATH, path) if found is None else found
         if request.query:
-            yield from self._remember(Surface.QUERY, request.query.encode("ascii", "replace"))
+            # Queries are rarely the same twice: not remembered.
+            yield from self._in_text(Surface.QUERY, _spellings(request.query.encode("ascii", "replace")))
         if request.body is not None:
             yield from self._in_body(request.body)
 
-    def _remember(self, surface: Surface, text: bytes) -> tuple[Finding, ...]:
-        found = self._remembered.get((surface, text))
-        if found is None:
-            looked = self._in_header(text) if surface is Surface.HEADERS else self._in_text(surface, _spellings(text))
-            found = tuple(looked)
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            if len(text) <= _REMEMBERED_SIZE_BYTES:
-                self._remembered[surface, text] = found
+    def _look(self, remembered: dict[bytes, tuple[Finding, ...]], surface: Surface, text: bytes) -> tuple[Finding, ...]:
+        looked = self._in_header(text) if surface is Surface.HEADERS else self._in_text(surface, _spellings(text))
+        found = tuple(looked)
+        if len(remembered) >= _REMEMBERED:
+            remembered.clear()
+        if len(text) <= _REMEMBERED_SIZE_BYTES:
+            remembered[text] = found
         return found
 
     def _in_header(self, value: bytes) -> Iterator[Finding]:

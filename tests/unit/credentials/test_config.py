@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
-from seamgate.credentials.config import CredentialConfig, check_credentials, shown_placeholder
+from seamgate.credentials.config import (
+    BasicConfig,
+    CredentialConfig,
+    InjectConfig,
+    SourceConfig,
+    check_credentials,
+    shown_placeholder,
+)
 from seamgate.errors import ConfigError
 
 GOOD: dict[str, Any] = {"source": {"env": "KEY"}, "inject": {"header": "x-api-key"}, "hosts": ["api.example.com"]}
@@ -91,3 +100,22 @@ def test_the_placeholder_to_show() -> None:
     """The custom one if there is one, else `sgph-<name>`."""
     assert shown_placeholder("llm", load()) == "sgph-llm"
     assert shown_placeholder("llm", load(placeholder="sk-ant-000")) == "sk-ant-000"
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "credentials.md"
+
+
+def test_the_manual_names_every_key() -> None:
+    """Of each struct of the configuration."""
+    text = DOCS.read_text(encoding="utf-8")
+    for struct in (SourceConfig, BasicConfig, InjectConfig, CredentialConfig):
+        for field in msgspec.structs.fields(struct):
+            assert f"`{field.name}" in text or f"{field.name}:" in text or f"{{{field.name}" in text, field.name
+
+
+def test_the_example_of_the_manual_is_accepted() -> None:
+    """The first one, whole."""
+    example = DOCS.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    credentials = msgspec.convert(yaml.safe_load(example)["credentials"], dict[str, CredentialConfig])
+    check_credentials(credentials)
+    assert set(credentials) == {"anthropic", "github", "registry"}

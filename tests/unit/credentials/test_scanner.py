@@ -91,8 +91,8 @@ def test_what_is_remembered_ends() -> None:
     for number in range(1500):
         assert not set(one.findings(request(((b"x", b"%d" % number),))))
     assert Finding(Surface.HEADERS, "key") in set(one.findings(request(((b"x", b"sgph-key" + b"y" * 5000),))))
-    assert len(one._remembered) <= 1024
-    assert all(len(text) <= 1024 for _, text in one._remembered)
+    assert len(one._in_headers) <= 1024
+    assert all(len(text) <= 1024 for text in one._in_headers)
 
 
 def test_no_repr_shows_a_value() -> None:

@@ -7,15 +7,29 @@ import contextlib
 import os
 import select
 import sys
+from collections.abc import Callable, Coroutine, Iterator, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from structlog.testing import capture_logs
+import structlog
+import uvloop
+from structlog.testing import LogCapture
 
 from seamgate.credentials.config import SourceConfig
 from seamgate.credentials.sources import KEPT_VALUES, CommandSource, FileSource, Source, open_source
 from seamgate.errors import ConfigError, CredentialError
+
+
+@contextlib.contextmanager
+def capture_logs() -> Iterator[list[MutableMapping[str, Any]]]:
+    """Collect what is logged, whatever the level that the test run sets."""
+    before, capture = structlog.get_config(), LogCapture()
+    structlog.configure(processors=[capture], wrapper_class=structlog.make_filtering_bound_logger(0))
+    try:
+        yield capture.entries
+    finally:
+        structlog.configure(**before)
 
 
 class Clock:
@@ -34,6 +48,15 @@ def opened(clock: Clock | None = None, environ: dict[str, str] | None = None, **
 
 def python(code: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", code, *arguments)
+
+
+Runner = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Runner:
+    """Both loops: the gateway runs on uvloop, plugin authors' tests on asyncio's."""
+    return cast("Runner", request.param)
 
 
 # -- environment ---------------------------------------------------------------------------------------------------
@@ -100,7 +123,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert [each.reveal()[-1:] for each in source.known] == [b"7", b"6", b"5", b"4"][:KEPT_VALUES]
 
 
-def test_a_removed_file_ends_the_credential(tmp_path: Path) -> None:
+def test_a_removed_file_ends_the_credential(tmp_path: Path, run: Runner) -> None:
     """Removing it is how one revokes; when it is back, so is the credential."""
     clock = Clock()
     path = tmp_path / "key"
@@ -112,7 +135,7 @@ def test_a_removed_file_ends_the_credential(tmp_path: Path) -> None:
             source.current()
     secret_file(path, b"second-value")
     clock.now += 1.0
-    assert source.current() == asyncio.run(source.fetch())
+    assert source.current() == run(source.fetch())
 
 
 def test_a_file_that_becomes_unusable_ends_the_credential(tmp_path: Path) -> None:
@@ -164,11 +187,11 @@ def test_a_missing_program_stops_the_start() -> None:
         opened(command=("/nonexistent/op", "read"))
 
 
-def test_arguments_are_not_given_to_a_shell() -> None:
+def test_arguments_are_not_given_to_a_shell(run: Runner) -> None:
     """What a shell would expand stays as it is."""
     source = opened(command=python("import sys; print(sys.argv[1])", "$(id) `id` ;id"))
     assert source.current() is None
-    assert asyncio.run(source.fetch()).reveal() == b"$(id) `id` ;id"
+    assert run(source.fetch()).reveal() == b"$(id) `id` ;id"
     assert source.current() is not None
 
 
@@ -179,7 +202,7 @@ def counting(path: Path) -> tuple[str, ...]:
     return python(code, str(path))
 
 
-def test_however_many_wait_it_runs_once(tmp_path: Path) -> None:
+def test_however_many_wait_it_runs_once(tmp_path: Path, run: Runner) -> None:
     """And one that gives up does not take the run from the others."""
     path = tmp_path / "runs"
 
@@ -190,11 +213,11 @@ def test_however_many_wait_it_runs_once(tmp_path: Path) -> None:
         waiting.pop().cancel()
         return {secret.reveal() for secret in await asyncio.gather(*waiting)}
 
-    assert asyncio.run(scenario()) == {b"value-number-0"}
+    assert run(scenario()) == {b"value-number-0"}
     assert path.read_text() == "x"
 
 
-def test_a_value_is_cached_then_refreshed_ahead_then_anew(tmp_path: Path) -> None:
+def test_a_value_is_cached_then_refreshed_ahead_then_anew(tmp_path: Path, run: Runner) -> None:
     """Fresh: no run. Near the end: a run in the background while the old one serves. After it: nothing is at hand."""
     clock = Clock()
     path = tmp_path / "runs"
@@ -215,10 +238,10 @@ def test_a_value_is_cached_then_refreshed_ahead_then_anew(tmp_path: Path) -> Non
         assert (await source.fetch()).reveal() == b"value-number-2"
         assert [each.reveal()[-1:] for each in source.known] == [b"2", b"1", b"0"]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_the_last_good_value_serves_for_a_while(tmp_path: Path) -> None:
+def test_the_last_good_value_serves_for_a_while(tmp_path: Path, run: Runner) -> None:
     """While the command fails, up to max_stale_s; a failure is not repeated for every request."""
     clock = Clock()
     path = tmp_path / "runs"
@@ -241,7 +264,7 @@ def test_the_last_good_value_serves_for_a_while(tmp_path: Path) -> None:
         assert (await source.fetch()).reveal() == b"value-number-0"
 
     with capture_logs() as logs:
-        asyncio.run(scenario())
+        run(scenario())
     assert {each["event"] for each in logs} == {"refresh of a credential failed"}
 
 
@@ -256,17 +279,17 @@ def test_the_last_good_value_serves_for_a_while(tmp_path: Path) -> None:
         ("import subprocess; subprocess.Popen(['sleep', '60']); print('canary-value', flush=True)", "took longer"),
     ],
 )
-def test_a_bad_run_gives_no_value(code: str, reason: str) -> None:
+def test_a_bad_run_gives_no_value(code: str, reason: str, run: Runner) -> None:
     """Status, emptiness, size, line breaks, time, a child that holds the pipe; the log says which, never the output."""
     source = opened(command=python(code), timeout_s=0.5)
     with capture_logs() as logs, pytest.raises(CredentialError) as caught:
-        asyncio.run(source.fetch())
+        run(source.fetch())
     assert "canary" not in str(caught.value) + str(logs)
     assert [reason in each["reason"] for each in logs] == [True]
     assert source.known == ()
 
 
-def test_a_command_that_was_given_up_is_ended(tmp_path: Path) -> None:
+def test_a_command_that_was_given_up_is_ended(tmp_path: Path, run: Runner) -> None:
     """With what it started."""
     path = tmp_path / "pids"
     code = (
@@ -275,7 +298,7 @@ def test_a_command_that_was_given_up_is_ended(tmp_path: Path) -> None:
     )
     source = opened(command=python(code, str(path)), timeout_s=0.5)
     with capture_logs(), pytest.raises(CredentialError):
-        asyncio.run(source.fetch())
+        run(source.fetch())
     for pid in path.read_text().split():
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(int(pid))
