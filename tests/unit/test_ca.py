@@ -11,6 +11,7 @@ import ssl
 import stat
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -98,6 +99,15 @@ def test_ca_is_not_replaced_by_accident(folder: Path) -> None:
     assert CaFiles(folder).certificate.read_bytes() == before
     assert init_ca(folder, force=True).certificate != x509.load_pem_x509_certificate(before)
     load_ca(folder)
+
+
+def test_two_at_once_make_one_ca(tmp_path: Path) -> None:
+    """Of several that make a CA in the same folder at once, one succeeds, and its key and certificate are a pair."""
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(init_ca, tmp_path / "ca") for _ in range(4)]
+    failures = [each.exception() for each in made if each.exception() is not None]
+    assert [type(failure) for failure in failures] == [ConfigError] * 3
+    load_ca(tmp_path / "ca")
 
 
 def test_unwritable_folder_is_told(tmp_path: Path) -> None:

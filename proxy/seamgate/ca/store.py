@@ -11,11 +11,13 @@ The key never leaves this folder, and no guest ever sees it. Nothing here is cal
 from __future__ import annotations
 
 import datetime
+import fcntl
 import ipaddress
 import os
 import ssl
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -127,21 +129,37 @@ def init_ca(
         ConfigError: there is a CA already, a name is none, or a file can't be written.
     """
     files = CaFiles(directory)
-    if not force and (files.key.exists() or files.certificate.exists()):
-        raise ConfigError(f"there is a CA in {directory} already; use it, or replace it with --force")
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _self_sign(key, names, now if now is not None else datetime.datetime.now(datetime.UTC))
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The certificate comes last: what has a certificate is whole.
-        _write(files.key, _key_pem(key), 0o600)
-        _write(files.java_store, java_trust_store(certificate), 0o644)
-        pem = certificate.public_bytes(serialization.Encoding.PEM)
-        _write(files.bundle, system_roots() + pem, 0o644)
-        _write(files.certificate, pem, 0o644)
+        with _locked(directory):
+            if not force and (files.key.exists() or files.certificate.exists()):
+                raise ConfigError(f"there is a CA in {directory} already; use it, or replace it with --force")
+            _write_all(files, key, certificate)
     except OSError as exc:
         raise ConfigError(f"the CA can't be written to {directory}: {exc.strerror}") from None
     return CaMaterial(files, certificate, key)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Let one process at a time make a CA here: two would leave the key of one beside the certificate of the other."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(files: CaFiles, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+    """Write the files. The certificate comes last: a folder that has one is whole."""
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    _write(files.key, _key_pem(key), 0o600)
+    _write(files.java_store, java_trust_store(certificate), 0o644)
+    _write(files.bundle, system_roots() + pem, 0o644)
+    _write(files.certificate, pem, 0o644)
 
 
 def _self_sign(key: ec.EllipticCurvePrivateKey, names: Sequence[str], now: datetime.datetime) -> x509.Certificate:
