@@ -34,7 +34,8 @@ class PolicyPlugin:
         """
         if context.options:
             raise ConfigError("the plugin policy has no options: the policies stand under the key policies")
-        self._start(read_policies(context.config.policies), context.generation, context.clock)
+        policies = read_policies(context.config.policies)
+        self._start(Evaluator(policies, generation=context.generation), context.clock)
 
     @classmethod
     def from_policies(
@@ -50,12 +51,17 @@ class PolicyPlugin:
         Raises:
             ConfigError: two of them contradict each other.
         """
+        return cls.from_evaluator(Evaluator(tuple(policies), generation=generation), clock=clock)
+
+    @classmethod
+    def from_evaluator(cls, evaluator: Evaluator, *, clock: Callable[[], float] = time.time) -> PolicyPlugin:
+        """Build one around policies that are indexed already, with counters of its own."""
         plugin = cls.__new__(cls)
-        plugin._start(policies, generation, clock)
+        plugin._start(evaluator, clock)
         return plugin
 
-    def _start(self, policies: Iterable[Policy], generation: int, clock: Callable[[], float]) -> None:
-        self.evaluator = Evaluator(tuple(policies), generation=generation)
+    def _start(self, evaluator: Evaluator, clock: Callable[[], float]) -> None:
+        self.evaluator = evaluator
         self._clock = clock
         self._rates = RateCounter()
 

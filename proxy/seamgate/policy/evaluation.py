@@ -131,6 +131,9 @@ class Evaluator:
         """Return the verdict on a request in its present phase, with the rate limits that it falls under."""
         if not self._since <= now < self._until:
             self._turn(now)
+        if not request.method.isupper():
+            message = f"The method {request.method} is not in upper case."
+            return Decision(Verdict(Effect.DENY, Reason.NO_RULE_MATCHED, "", message))
         plan = self._plan_of(request.guest, request.target, request.method, request.path)
         return plan if type(plan) is Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
 
@@ -153,7 +156,26 @@ class Evaluator:
         for cached in (self._plan_of, self._connect_of, self._allows_of, self._denies_of):
             cached.cache_clear()
 
+    def trace(self, request: Request, now: float) -> list[tuple[Rule, Outcome]]:
+        """Return every rule that covers the request or may, denies first, with what it says: for `policy explain`."""
+        if not self._since <= now < self._until:
+            self._turn(now)
+        plan = self._rules_for(request.guest, request.target, request.method, request.path)
+        view = View(request)
+        outcomes = [(ban.rule, _ban_outcome(ban, view)) for ban in plan.bans]
+        outcomes += [(rule, _all_of(rule.match.conditions, view)) for rule in plan.allows]
+        return [each for each in outcomes if each[1] is not Outcome.NO]
+
     def _plan(self, guest: Guest, target: Target, method: str, path: str) -> Decision | _Plan:
+        """Return a decision where guest, target, method and path settle it, else the rules that are left."""
+        plan = self._rules_for(guest, target, method, path)
+        if any(rule.match.conditions for rule in plan.allows):
+            return plan
+        if any(ban.exemptions or ban.rule.match.conditions for ban in plan.bans):
+            return plan
+        return self._decide(plan, Request("", guest, target, method, path), None)
+
+    def _rules_for(self, guest: Guest, target: Target, method: str, path: str) -> _Plan:
         allows = tuple(
             rule
             for rule in find_allows(self._allows_of(target), path, guest)
@@ -167,10 +189,7 @@ class Evaluator:
                 exemptions = [each for each in rule.exemptions if self._may_lift(each, guest, target, method, path)]
                 if all(each.match.conditions for each in exemptions):
                     bans.append(_Ban(rule, tuple(exemptions)))
-        plan = _Plan(allows, tuple(bans))
-        if any(rule.match.conditions for rule in allows) or any(b.exemptions or b.rule.match.conditions for b in bans):
-            return plan
-        return self._decide(plan, Request("", guest, target, method, path), None)
+        return _Plan(allows, tuple(bans))
 
     def _covers(self, rule: Rule, guest: Guest, target: Target) -> bool:
         match = rule.match
