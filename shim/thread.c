@@ -19,9 +19,9 @@ struct action { u64 handler, flags, restorer, mask; }; /* as the kernel's struct
 static struct action actions[SIGNALS];
 
 struct signal_frame { /* on the thread's stack while a handler runs; the handler returns to `restorer` */
+    u64 alignment[7]; /* so that rsp is as after a call, and fpu on a border of 64 */
+    u64 return_address; /* the handler's stack grows down from here */
     u8 fpu[FPU_BYTES];
-    u64 alignment; /* so that rsp is as after a call */
-    u64 return_address;
     struct wire_regs regs;
     u64 mask;
     u8 siginfo[128];

@@ -27,6 +27,7 @@
 #define SFMASK_VALUE 0x44500UL /* trap, direction, nested task, alignment check */
 #define IOPL 0x3000UL          /* SVM checks IOPL, PVM only the TSS bitmap: both are set */
 #define KICK_SIGNAL (SIGRTMIN + 3)
+#define MIN_TICK_NS 1000000UL
 
 /* Entries carry "accessed" and "dirty" from the start, so that no processor writes to the tables and unshares them. */
 enum { PRESENT = 1, WRITE = 2, USER = 4, ACCESSED = 0x20, DIRTY = 0x40, LARGE = 0x80 };
@@ -472,10 +473,17 @@ static int make_timer(void)
     return 0;
 }
 
-static void arm(u64 tick_ns)
+static struct timespec timespec_of(u64 ns)
 {
-    struct timespec tick = {.tv_sec = (time_t)(tick_ns / 1000000000), .tv_nsec = (long)(tick_ns % 1000000000)};
-    struct itimerspec spec = {.it_interval = tick, .it_value = tick};
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+}
+
+/* A period under MIN_TICK_NS would leave no time to do anything but take signals, for ever. */
+static void arm(u64 first_ns, u64 period_ns)
+{
+    const u64 min_ns = MIN_TICK_NS;
+    struct itimerspec spec = {.it_value = timespec_of(first_ns && first_ns < min_ns / 8 ? min_ns / 8 : first_ns),
+                              .it_interval = timespec_of(period_ns && period_ns < min_ns ? min_ns : period_ns)};
     timer_settime(kick_timer, 0, &spec, NULL);
 }
 
@@ -576,9 +584,9 @@ enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns)
     u64 before = thread_cpu_ns();
     m->runs++;
     kicked = m->run;
-    arm(tick_ns < slice_ns ? tick_ns : slice_ns);
+    arm(tick_ns < slice_ns ? tick_ns : slice_ns, tick_ns);
     enum run_exit why = run_loop(m, (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec + slice_ns);
-    arm(0);
+    arm(0, 0);
     kicked = NULL;
     m->run->immediate_exit = 0;
     m->cpu_ns += thread_cpu_ns() - before;

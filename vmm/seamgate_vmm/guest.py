@@ -25,6 +25,7 @@ from seamgate_vmm.syscalls import syscall_name
 MIB = 1 << 20
 UNNATURAL = 70  # EX_SOFTWARE: the exit status of a guest that did not end by itself
 _CONSOLE_CHUNK = 1 << 16
+_MIN_RUN_US = 200  # entering a machine costs 30 us; less than this is not worth it
 _MAX_UNSUPPORTED = 256
 _FIRST_NS = 1_000_000_000  # a new guest's monotonic clock: not zero, which some programs take for unset
 _VECTORS = {
@@ -119,7 +120,7 @@ class Guest:
         end = time.monotonic() + slice_us / 1e6
         while self.state is State.READY:
             left = int((end - time.monotonic()) * 1e6)
-            if left <= 0:
+            if left < _MIN_RUN_US:
                 break
             self._one_exit(self.machine.run(left))
         if self.state is not State.OVER:

@@ -187,4 +187,5 @@ def _memory_file(path: str, data: bytes) -> int:
 
 def _status(mode: int, size: int, path: str) -> os.stat_result:
     inode = hash(path) & 0x7FFFFFFF | 1 << 40  # stable within a process, out of the way of real numbers
-    return os.stat_result((mode, inode, 0, 1, 0, 0, size, 0, 0, 0))
+    times = {name: 0 for name in ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")}
+    return os.stat_result((mode, inode, 0, 1, 0, 0, size, 0, 0, 0), times)
