@@ -84,7 +84,7 @@ def init(folder: Path) -> None:
     files = {
         "seamgate.yaml": _CONFIG.format(digest=hashlib.sha256(token.encode()).hexdigest()),
         "policy.yaml": _POLICY,
-        "policy_test.yaml": _TEST,
+        "policy.test.yaml": _TEST,
         "agent.token": f"{token}\n",
         ".gitignore": _IGNORED,
     }
@@ -123,7 +123,7 @@ def _report(folder: Path, names: list[str], ca: str) -> str:
     about = {
         "seamgate.yaml": "how the gateway runs",
         "policy.yaml": "what agents may do",
-        "policy_test.yaml": "the policy's test",
+        "policy.test.yaml": "the policy's test",
         "agent.token": "what the agent shows to the gateway; readable by you only",
         ".gitignore": "keeps token and journal out of version control",
     }
