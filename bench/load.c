@@ -697,8 +697,8 @@ static void set_up(void)
     }
 }
 
-/* Sends want.rehearse requests on every connection, all connections at once: a proxy that shares its upstream connections
- * opens now those that it will need. */
+/* Sends want.rehearse requests on every connection, all connections at once: a proxy that shares its upstream
+ * connections opens now those that it will need. */
 static void rehearse(void)
 {
     uint64_t limit = now_ns() + (uint64_t)(want.timeout * 1e9);
@@ -753,10 +753,14 @@ static void report(double seconds, double cpu_us)
     fflush(stdout);
 }
 
-/* Prints the line that says that all connections are up, with the TLS that was agreed on. */
+/* Prints the line that says that all connections are up, with the answers so far and the TLS that was agreed on. */
 static void report_ready(double setup_seconds)
 {
-    printf("{\"event\": \"ready\", \"connections\": %d, \"setup_seconds\": %.3f, \"tls\": ", want.connections, setup_seconds);
+    uint64_t answered = 0;
+    for (int i = 0; i < want.connections; i++)
+        answered += all[i].done;
+    printf("{\"event\": \"ready\", \"connections\": %d, \"answered\": %lu, \"setup_seconds\": %.3f, \"tls\": ",
+           want.connections, (unsigned long)answered, setup_seconds);
     SSL *ssl = all[0].ssl;
     char text[128] = "";
     if (ssl) {

@@ -133,6 +133,7 @@ class Outcome:
 KEEP_ALIVE = ("small", "big", "small-256", "big-256", "small-1500", "big-1500")
 
 GOALS = (
+    Goal("mitmproxy", KEEP_ALIVE, "cpu_us_per_request", 1 / 12, "at least 12 times less CPU a request than mitmproxy"),
     Goal("mitmproxy", KEEP_ALIVE, "cpu_us_per_request", 1 / 20, "at least 20 times less CPU a request than mitmproxy"),
     Goal("proxy.py", KEEP_ALIVE, "cpu_us_per_request", 1.0, "less CPU a request than proxy.py"),
     Goal("squid", KEEP_ALIVE, "cpu_us_per_request", 0.7, "at most 0.7 of Squid's CPU a request"),
@@ -140,6 +141,7 @@ GOALS = (
     Goal("nginx", KEEP_ALIVE, "cpu_us_per_request", 2.5, "at most 2.5 times nginx's CPU a request"),
     Goal("nginx", ("stream",), "cpu_us_per_request", 1.25, "large bodies streamed within 25 % of nginx"),
     Goal("squid", ("new",), "cpu_us_per_request", 1.0, "new connections as cheap as Squid's"),
+    Goal("squid-first", ("new",), "cpu_us_per_request", 1.0, "new connections as cheap as Squid's without a peek"),
     Goal("squid", ("idle",), "pss_mb", 1.0, "less memory for idle connections than Squid"),
     Goal("envoy", ("idle",), "pss_mb", 1.0, "less memory for idle connections than Envoy"),
     Goal("proxy.py", ("idle",), "pss_mb", 1.0, "less memory for idle connections than proxy.py"),

@@ -85,7 +85,7 @@ def peers(rules: Sequence[int]) -> list[Peer]:
     ]
 
 
-OPTIONAL = frozenset({"squid-log", "seamgate-plain"})
+OPTIONAL = frozenset({"squid-log"})
 """Measured only when `--only` names them."""
 FOR_NEW_CONNECTIONS = frozenset({"squid-first"})
 """Differ from their sibling in nothing else."""

@@ -226,7 +226,9 @@ def _remarks(console: Console, results: Results, table: Table) -> None:
             console.print(f"[red]failed[/red] {scenario}, {peer}: {reason}", highlight=False)
     for peer, (records, answered) in results.audited.items():
         colour = "green" if records >= answered else "red"
-        console.print(f"[{colour}]audit[/{colour}] {peer}: {records:,} records for {answered:,} measured requests")
+        console.print(
+            f"[{colour}]audit[/{colour}] {peer}: {records:,} terminal records for {answered:,} answered requests"
+        )
     figures = [f for row in table.values() for f in row.values() if isinstance(f, Figure)]
     if figures:
         steal = max(f.steal_max for f in figures)

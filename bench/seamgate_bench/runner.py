@@ -24,6 +24,9 @@ Say = Callable[[str], None]
 NEEDS_HOSTS = frozenset({"mitmproxy", "proxy.py"})
 """These resolve the upstream's name through the system, and so need an /etc/hosts of their own."""
 
+TERMINAL_RECORD = b'"kind":"request"'
+"""Each request has exactly one such line in Seamgate's audit log, besides the one that is written ahead."""
+
 
 @dataclass(slots=True)
 class Results:
@@ -38,8 +41,10 @@ class Results:
     tls: dict[str, str] = field(default_factory=dict)
     """peer -> what TLS the client agreed on with it."""
     versions: dict[str, str] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+    """peer -> requests that the load generator saw answered while all peers ran, the unmeasured ones too."""
     audited: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """peer -> (records in its audit log, requests that the load generator saw answered)."""
+    """peer -> (terminal records in its audit log, requests answered)."""
 
     def table(self) -> dict[str, dict[str, Figure | Memory]]:
         """Return scenario -> peer -> figure."""
@@ -127,10 +132,13 @@ class Runner:
             procfs.pin_tree(pid, self._ground.load_core)
         try:
             with Load(self._load, self._ground, run.way, self._demand(scenario)) as load:
-                self.results.tls[peer.name] = load.ready()["tls"]
+                ready = load.ready()
+                self.results.tls[peer.name] = ready["tls"]
                 before = _Moment.now(self._ground, pid)
                 done = load.run()
                 after = _Moment.now(self._ground, pid)
+                answered = self.results.answered.get(peer.name, 0)
+                self.results.answered[peer.name] = answered + ready["answered"] + done["requests"]
         finally:
             if pid is not None and scenario.one_core:
                 procfs.pin_tree(pid, self._ground.proxy_core)
@@ -172,15 +180,14 @@ class Runner:
         """Compare the audit log of a peer that has ended with the requests that were answered through it."""
         if run.audit is None:
             return
-        answered = sum(s.requests for row in self.results.samples.values() for s in row.get(peer.name, ()))
         records = 0
         # Finished segments lie beside the active file: audit.jsonl.0000000000000001 and so on.
         segments = [p for p in run.audit.parent.glob(f"{run.audit.name}*") if p.suffix[1:].isdigit()]
         for path in [*segments, run.audit]:
             if path.exists():
                 with path.open("rb") as lines:
-                    records += sum(1 for _ in lines)
-        self.results.audited[peer.name] = (records, answered)
+                    records += sum(TERMINAL_RECORD in line for line in lines)
+        self.results.audited[peer.name] = (records, self.results.answered.get(peer.name, 0))
 
 
 @dataclass(frozen=True, slots=True)
