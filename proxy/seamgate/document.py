@@ -28,6 +28,7 @@ Step = str | int
 
 MAX_SIZE_BYTES = 64 * 1024 * 1024
 """Room for 200,000 rules; a file beyond it is a mistake, or a way to exhaust memory."""
+_MAX_TRIALS = 1000
 MAX_DEPTH = 32
 """Levels of nesting. A policy needs 6."""
 
@@ -44,6 +45,7 @@ _AMBIGUOUS = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_QUOTE_STARS = "put a pattern that begins with * in quotes"
 _ERROR_PATH = re.compile(r" - at `(?:key in )?(\$[^`]*)`\Z")
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]|\[\.\.\.\]")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`\Z", re.DOTALL)
@@ -103,9 +105,7 @@ class Document:
             raise self._explain(str(error), type_) from None
 
     def _explain(self, text: str, type_: Any) -> ConfigError:
-        found = _ERROR_PATH.search(text)
-        message = text[: found.start()] if found else text
-        path = tuple(_steps(found.group(1))) if found else ()
+        message, path = _place_of(text, self.data, type_)
         where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
         unknown = _UNKNOWN_FIELD.match(message)
         if unknown:
@@ -206,7 +206,7 @@ class _Builder:
             elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
                 value, place, _ = stack.pop()
             elif kind is yaml.AliasEvent:
-                raise self._error(event, f"alias *{event.anchor} is refused: write the value out")
+                raise self._error(event, f"alias *{event.anchor} is refused: {_QUOTE_STARS}")
             elif kind is yaml.DocumentStartEvent:
                 documents += 1
                 if documents > 1:
@@ -298,7 +298,10 @@ def _syntax_error(error: yaml.YAMLError, text: str, source: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         problem = getattr(error, "problem", None) or "is not well-formed YAML"
+        line = text.split("\n", mark.line + 1)[mark.line] if mark.line <= text.count("\n") else ""
         hint = "; indent with spaces, not tabs" if "cannot start any token" in problem and "\t" in text else ""
+        if "alphabetic or numeric" in problem and "*" in line:
+            hint = f": {_QUOTE_STARS}"
         return ConfigError(f"{problem}{hint}", source=source, line=mark.line + 1, column=mark.column + 1)
     position = getattr(error, "position", None)  # a ReaderError
     if isinstance(position, int):
@@ -308,15 +311,50 @@ def _syntax_error(error: yaml.YAMLError, text: str, source: str) -> ConfigError:
     return ConfigError("is not well-formed YAML", source=source)
 
 
-def _steps(path: str) -> Iterator[Step]:
-    """Yield the steps of a msgspec error path such as `$.rules[0].allow`, up to the first that it does not name."""
-    for match in _PATH_STEP.finditer(path):
+def _place_of(text: str, data: Any, type_: Any) -> tuple[str, tuple[Step, ...]]:
+    """Split a msgspec error into its message and the path that it is about.
+
+    msgspec names fields and indexes but not the keys of a mapping of many (`$.guests[...].token`). Such a key is
+    found by converting again with one key at a time.
+    """
+    found = _ERROR_PATH.search(text)
+    if not found:
+        return text, ()
+    message = text[: found.start()]
+    path: list[Step] = []
+    for match in _PATH_STEP.finditer(found.group(1)):
         if match.group(1) is not None:
-            yield match.group(1)
+            path.append(match.group(1))
         elif match.group(2) is not None:
-            yield int(match.group(2))
+            path.append(int(match.group(2)))
         else:
-            return
+            key = _failing_key(data, path, type_, message)
+            if key is None:
+                break
+            path.append(key)
+    return message, tuple(path)
+
+
+def _failing_key(data: Any, path: list[Step], type_: Any, message: str) -> str | None:
+    mapping = data
+    for step in path:
+        mapping = mapping[step]
+    for key in list(mapping)[:_MAX_TRIALS] if isinstance(mapping, dict) else ():
+        try:
+            msgspec.convert(_replaced(data, path, {key: mapping[key]}), type_)
+        except msgspec.ValidationError as error:
+            if str(error).startswith(message):
+                return str(key)
+    return None
+
+
+def _replaced(data: Any, path: list[Step], value: Any) -> Any:
+    """Return a copy of the data with the value at the path; only what lies on the path is copied."""
+    if not path:
+        return value
+    copy = data.copy()
+    copy[path[0]] = _replaced(data[path[0]], path[1:], value)
+    return copy
 
 
 def _field_names(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[str]:

@@ -61,7 +61,7 @@ _FILES = click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 
 @click.group()
 def policy() -> None:
-    r"""Check, test and explain policies.
+    """Check, test and explain policies.
 
     \b
     seamgate policy check policies/*.yaml
@@ -78,7 +78,7 @@ def policy() -> None:
 @_CONFIG
 @_JSON
 def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
-    r"""Load policy files together, as a gateway would, and say what is wrong with each.
+    """Load policy files together, as a gateway would, and say what is wrong with each.
 
     \b
     seamgate policy check org.yaml research.yaml
@@ -157,7 +157,7 @@ def _pipeline(evaluator: Evaluator, now: float) -> Pipeline:
 @click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
 @_JSON
 def test(files: tuple[Path, ...], quiet: bool, as_json: bool) -> None:
-    r"""Run policy tests: what is not listed as allowed is expected to be denied.
+    """Run policy tests: what is not listed as allowed is expected to be denied.
 
     FILES are test files, or folders to search for *.test.yaml and *_test.yaml (the current one, if none is given).
 
@@ -291,13 +291,13 @@ def explain(
     now: str,
     as_json: bool,
 ) -> None:
-    r"""Say what becomes of a request, and why: the rule that decides, or the nearest and what each lacked.
+    """Say what becomes of a request, and why: the rule that decides, or the nearest and what each lacked.
 
     Exits with 0 if it would be allowed, with 1 if it would be denied.
 
     \b
     seamgate policy explain GET https://pypi.org/simple/requests/
-    seamgate policy explain --policy research.yaml --guest team=research \
+    seamgate policy explain --policy research.yaml --guest team=research \\
         POST https://api.anthropic.com/v1/messages --json-body body.json
     """
     moment = _moment(now)
@@ -410,13 +410,18 @@ class _Story:
                 yield f"    {click.style(rule.id, bold=True)}  {_dim(rule.place)}"
                 yield from (f"      - {each}" for each in lacks)
 
+    def _people(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        yield "because", rule.reason
+        yield "owner", rule.owner
+        yield "ticket", rule.ticket
+
     def _facts(self) -> Iterator[tuple[str, str]]:
         verdict, rule = self.verdict, self.rule
         if not verdict.allowed:
             yield "reason", f"{verdict.reason}  {_dim(verdict.reason.text)}"
         if rule is not None:
             yield "rule", f"{rule.id}  {_dim(rule.place)}"
-            yield from ((name, text) for name in ("reason", "owner", "ticket") if (text := getattr(rule, name)))
+            yield from ((name, text) for name, text in self._people(rule) if text)
             if rule.expires_at < float("inf"):
                 yield "expires", datetime.datetime.fromtimestamp(rule.expires_at, datetime.UTC).isoformat()
         for name in ("credentials", "inspect", "addresses"):
@@ -453,7 +458,7 @@ def _dim(text: str) -> str:
 @click.option("--strict", is_flag=True, help="Exit with 1 for notes too.")
 @_JSON
 def lint(files: tuple[Path, ...], config: Path | None, strict: bool, as_json: bool) -> None:
-    r"""Look for rules that are too broad, without effect, or soon over.
+    """Look for rules that are too broad, without effect, or soon over.
 
     Exits with 1 if there is a warning.
 
@@ -484,7 +489,7 @@ def _finding_line(finding: Finding) -> str:
 @policy.command()
 @click.argument("kind", type=click.Choice(["policy", "test"]), default="policy")
 def schema(kind: str) -> None:
-    r"""Print the JSON Schema of policy files, or of test files, for editors.
+    """Print the JSON Schema of policy files, or of test files, for editors.
 
     \b
     seamgate policy schema > policy.schema.json

@@ -10,6 +10,7 @@ Called by `evaluation` on a denial and by the CLI. No I/O.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
 from itertools import islice
 
 import msgspec
@@ -19,10 +20,13 @@ from seamgate.flow import Guest, Request, Target
 from seamgate.policy.conditions import Outcome, View
 from seamgate.policy.index import HostIndex, find_allows
 from seamgate.policy.model import Layer, Match, Rule
+from seamgate.policy.patterns import HostPattern
 
 NEIGHBOURS = 8
 """Rules looked at on each side of where the request would stand in the index."""
 _SHOWN = 3
+_SIMILAR = 0.85
+"""api.githb.com is close to api.github.com; example.com is not close to example.org."""
 
 
 class Near(msgspec.Struct, frozen=True):
@@ -114,7 +118,7 @@ class Explainer:
         for bucket in self._allows.find(target):
             yield from bucket.near(text, NEIGHBOURS)
         for bucket in self._allows.near(target.host, NEIGHBOURS):
-            if bucket.pattern is not None and _related(bucket.pattern.labels, target.host):
+            if bucket.pattern is not None and _related(bucket.pattern, target.host):
                 yield from islice(bucket.near(text, NEIGHBOURS), 2)
 
 
@@ -122,9 +126,12 @@ def _sorted(near: list[Near]) -> list[Near]:
     return sorted(near, key=lambda each: (not each.host_fits, len(each.lacks), each.rule.id))
 
 
-def _related(labels: tuple[str, ...], host: str) -> bool:
-    """Whether a pattern shares at least the registrable-looking end (two labels) with a host."""
-    return len(labels) > 1 and host.split(".")[-2:] == [labels[1], labels[0]]
+def _related(pattern: HostPattern, host: str) -> bool:
+    """Whether a pattern shares the end of a host that looks registrable (two labels), or may be what was meant."""
+    labels = pattern.labels
+    if len(labels) > 1 and host.split(".")[-2:] == [labels[1], labels[0]]:
+        return True
+    return SequenceMatcher(None, pattern.text, host).ratio() > _SIMILAR
 
 
 def _lacks(rule: Rule, request: Request, now: float, view: View | None) -> Iterator[str]:

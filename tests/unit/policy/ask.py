@@ -1,0 +1,48 @@
+"""Shorthand for the tests of policy: load rules, build requests, judge."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from seamgate.address import parse_authority
+from seamgate.flow import BodyState, Guest, Request
+from seamgate.policy.evaluation import Evaluator
+from seamgate.policy.loader import parse_policy
+from seamgate.policy.model import Policy
+from seamgate.verdict import Verdict
+
+NOW = 1_796_115_600.0  # 2026-12-01T09:00:00Z
+GUEST = Guest("g", {"team": "research"})
+
+
+def load(rules: str, *, layer: str = "team", mode: str = "enforce", source: str = "p.yaml") -> Policy:
+    """Load the rules (an indented YAML list) as a file of this layer."""
+    text = textwrap.indent(textwrap.dedent(rules).strip("\n"), "  ")
+    return parse_policy(f"seamgate: 1\nlayer: {layer}\nmode: {mode}\nrules:\n{text}\n", source)
+
+
+def request(
+    line: str,
+    *,
+    guest: Guest = GUEST,
+    headers: dict[str, str] | None = None,
+    body: bytes | str | None = None,
+    state: BodyState | None = None,
+) -> Request:
+    """Build a request from `METHOD URL`."""
+    method, _, url = line.partition(" ")
+    scheme, _, rest = url.partition("://")
+    rest, mark, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    raw = body.encode() if isinstance(body, str) else body
+    given = state or (BodyState.ABSENT if raw is None else BodyState.COMPLETE)
+    pairs = tuple((name.encode(), value.encode()) for name, value in (headers or {}).items())
+    target = parse_authority(authority, scheme)
+    return Request("r", guest, target, method, f"/{path}", query if mark else None, pairs, raw, given)
+
+
+def judge(policies: Policy | list[Policy], line: str, *, now: float = NOW, **details: Any) -> Verdict:
+    """Judge `METHOD URL` by the policies."""
+    loaded = policies if isinstance(policies, list) else [policies]
+    return Evaluator(loaded).judge_request(request(line, **details), now)
