@@ -12,6 +12,7 @@ u64 io_events;
 static u64 fpu_mask;
 static u32 last_tid;
 static u64 yields_seen;
+static u32 interrupts_seen;
 static u64 alarm_ns; /* 0: none */
 static u64 alarm_interval_ns;
 
@@ -27,7 +28,7 @@ struct signal_frame { /* on the thread's stack while a handler runs; the handler
     u8 siginfo[128];
 };
 
-enum { SIG_ABRT = 6, SIG_KILL = 9, SIG_ALRM = 14, SIG_CHLD = 17, SIG_CONT = 18, SIG_URG = 23, SIG_WINCH = 28 };
+enum { SIG_INT = 2, SIG_ABRT = 6, SIG_KILL = 9, SIG_ALRM = 14, SIG_CHLD = 17, SIG_CONT = 18, SIG_URG = 23, SIG_WINCH = 28 };
 #define SA_NODEFER 0x40000000UL
 
 /* Returns the guest's monotonic time in nanoseconds. */
@@ -103,6 +104,7 @@ i64 rendezvous(u64 address, u64 length)
     fpu_load(current->fpu);
     set_fs_base(current->fs_base);
     yields_seen = PARAMS->yield_seq;
+    interrupts_seen = PARAMS->interrupts;
     memory_refresh();
     return result;
 }
@@ -178,6 +180,10 @@ static int try_thread(struct thread *t, u64 now)
 
 static void check_alarm(u64 now)
 {
+    if (PARAMS->interrupts != interrupts_seen) {
+        interrupts_seen = PARAMS->interrupts;
+        threads[0].pending |= 1UL << SIG_INT;
+    }
     if (!alarm_ns || now < alarm_ns)
         return;
     alarm_ns = alarm_interval_ns ? now + alarm_interval_ns : 0;

@@ -106,7 +106,8 @@ struct wire_params {
     u64 memory_end;     /* usable memory at start; PORT_REQUEST HOST_GROW moves it */
     u64 brk_start, brk_limit, mmap_low;
     u64 start_rip, start_rsp;
-    u32 flags, reserved;
+    u32 flags;
+    u32 interrupts;     /* how often the owner asked for SIGINT (Ctrl-C) */
 };
 
 /* What the shim may ask of the host. Arguments in arg[0..5]; result is a value or a negative errno. */

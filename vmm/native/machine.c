@@ -413,6 +413,8 @@ int machine_reset(struct machine *m)
     m->cpu_ns = 0;
     m->runs = 0;
     m->yield_seq = 0;
+    m->interrupts = 0;
+    m->interrupting = false;
     if (m->ring) {
         if (set_slot(m, 1, GA_RING, 0, NULL))
             return -1;
@@ -503,8 +505,9 @@ static int preempt(struct machine *m)
     volatile struct wire_control *control = (volatile struct wire_control *)(m->memory + GA_CONTROL);
     volatile struct wire_params *params = (volatile struct wire_params *)(m->memory + GA_PARAMS);
     struct kvm_regs r;
-    if (control->threads < 2)
+    if (control->threads < 2 && !m->interrupting)
         return 0;
+    m->interrupting = false;
     if (ioctl(m->vcpu, KVM_GET_REGS, &r))
         return -1;
     params->yield_seq = ++m->yield_seq;
@@ -591,6 +594,15 @@ enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns)
     m->run->immediate_exit = 0;
     m->cpu_ns += thread_cpu_ns() - before;
     return why;
+}
+
+/* Sends the guest a SIGINT; it takes it at its next step. */
+void machine_interrupt(struct machine *m)
+{
+    /* SAFE: GA_PARAMS lies below the 4 MiB that every machine has at least. */
+    volatile struct wire_params *params = (volatile struct wire_params *)(m->memory + GA_PARAMS);
+    params->interrupts = ++m->interrupts;
+    m->interrupting = true;
 }
 
 /* Copies the request once; what is judged and used is the copy. */

@@ -49,6 +49,8 @@ struct machine {
     enum landing landing;
     struct wire_shim shim;    /* from the shim's file */
     u64 yield_seq;
+    u32 interrupts;           /* SIGINTs asked for */
+    bool interrupting;        /* make the guest look, even if it has one thread only */
     u64 cpu_ns;               /* CPU time of the guest so far */
     u64 runs;
     u32 exit_reason;
@@ -75,6 +77,7 @@ int machine_start(struct machine *m);
 enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns);
 void machine_request(const struct machine *m, struct wire_request *out);
 void machine_reply(struct machine *m, i64 result, u64 extra);
+void machine_interrupt(struct machine *m);
 void machine_trap(struct machine *m, struct machine_trap *out);
 int machine_save(struct machine *m, struct machine_state *out);
 int machine_load(struct machine *m, const struct machine_state *state);

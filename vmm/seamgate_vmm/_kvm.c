@@ -200,7 +200,7 @@ static PyObject *Machine_set_params(MachineObject *self, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "the frequency of the time stamp counter is not known");
     struct timespec wall;
     struct wire_params p = {.magic = PARAMS_MAGIC, .abi = WIRE_ABI, .generation = generation, .pid = pid,
-                            .yield_seq = self->m.yield_seq, .memory_end = self->m.end, .brk_start = brk_start,
+                            .yield_seq = self->m.yield_seq, .interrupts = self->m.interrupts, .memory_end = self->m.end, .brk_start = brk_start,
                             .brk_limit = brk_limit, .mmap_low = mmap_low, .start_rip = rip, .start_rsp = rsp,
                             .flags = self->m.ring ? PARAMS_RING : 0};
     p.mult = (u64)(((unsigned __int128)1000000 << 32) / khz);
@@ -262,6 +262,15 @@ static PyObject *Machine_reply(MachineObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "L|K", &result, &extra) || !usable(self))
         return NULL;
     machine_reply(&self->m, result, extra);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_interrupt(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    machine_interrupt(&self->m);
     Py_RETURN_NONE;
 }
 
@@ -427,6 +436,7 @@ static PyMethodDef machine_methods[] = {
     {"run", (PyCFunction)Machine_run, METH_VARARGS, "run(slice_us, tick_us=5000) -> RUN_*"},
     {"request", (PyCFunction)Machine_request, METH_NOARGS, "(op, arg0..arg5)"},
     {"reply", (PyCFunction)Machine_reply, METH_VARARGS, "reply(result, extra=0)"},
+    {"interrupt", (PyCFunction)Machine_interrupt, METH_NOARGS, "Send the guest a SIGINT."},
     {"trap", (PyCFunction)Machine_trap, METH_NOARGS, "(vector, error, rip, cs, rflags, rsp, address)"},
     {"save", (PyCFunction)Machine_save, METH_NOARGS, "The registers, as bytes."},
     {"load", (PyCFunction)Machine_load, METH_VARARGS, "load(state)"},

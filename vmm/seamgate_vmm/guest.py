@@ -27,6 +27,9 @@ UNNATURAL = 70  # EX_SOFTWARE: the exit status of a guest that did not end by it
 _CONSOLE_CHUNK = 1 << 16
 _MIN_RUN_US = 200  # entering a machine costs 30 us; less than this is not worth it
 _MAX_UNSUPPORTED = 256
+_MAX_NOTES = 64
+# What a restored guest may ask before it has confirmed that its randomness is its own: nothing that can be seen.
+_BEFORE_RESEED = frozenset({_kvm.HOST_RANDOM, _kvm.HOST_GROW, _kvm.HOST_RELEASE, _kvm.HOST_CONTROL_WRITE})
 _FIRST_NS = 1_000_000_000  # a new guest's monotonic clock: not zero, which some programs take for unset
 _VECTORS = {
     0: "division error",
@@ -102,6 +105,8 @@ class Guest:
         self._console = console
         self._usage = _Usage()
         self._pending: tuple[int, ...] | None = None
+        self._expected: bytes | None = None
+        self._expected_by = 0.0
 
     def __repr__(self) -> str:
         return f"<Guest pid {self.pid} {self.state.value}>"
@@ -149,6 +154,9 @@ class Guest:
 
     def _check_limits(self) -> None:
         limits = self.limits
+        if self._expected is not None and time.monotonic() > self._expected_by:
+            self._end(Reason.NOT_RESEEDED, UNNATURAL, "it did not confirm its fresh randomness in time")
+            return
         if limits.cpu_s and self.machine.cpu_ns > limits.cpu_s * 1e9:
             self._end(Reason.CPU_LIMIT, UNNATURAL, f"used more than {limits.cpu_s:g} s of CPU time")
         elif limits.wall_s and time.monotonic() - self._usage.started > limits.wall_s:
@@ -169,11 +177,18 @@ class Guest:
         self.files.close()
         self.machine.close()
 
+    def interrupt(self) -> None:
+        """Send a SIGINT, as Ctrl-C does; step a waiting guest afterwards."""
+        self.machine.interrupt()
+
     # ---- requests
 
     def _answer(self, request: tuple[int, ...]) -> bool:
         """Answer a request. Return False if it cannot be answered now; the state says what it waits for."""
         op, *arguments = request
+        if self._expected is not None and op not in _BEFORE_RESEED:
+            self._end(Reason.NOT_RESEEDED, UNNATURAL, f"request {op} came before the confirmation")
+            return False
         result = self.files.handle(op, tuple(arguments))
         if result is None:
             result = self._other(op, arguments)
@@ -255,9 +270,20 @@ class Guest:
         data = self._from_guest(address, min(length, 4096))
         if data is None:
             return -14
-        if len(self.notes) < 64:
+        if data == self._expected:
+            self._expected = None
+        elif len(self.notes) < _MAX_NOTES:
             self.notes.append(data)
         return len(data)
+
+    def expect_note(self, note: bytes, within_s: float) -> None:
+        """Allow nothing visible until the guest has sent this note: it proves that it ran its reseeding."""
+        self._expected, self._expected_by = note, time.monotonic() + within_s
+
+    @property
+    def confirmed(self) -> bool:
+        """True once the guest has confirmed its fresh randomness, or if none was asked for."""
+        return self._expected is None
 
     def wait_s(self) -> float | None:
         """Seconds until a waiting guest wants to go on; None if only its ring can wake it."""
