@@ -1,0 +1,36 @@
+"""Runs `async def` tests on uvloop, as the gateway runs, each with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+
+import pytest
+import structlog
+import uvloop
+
+ASYNC_TEST_LIMIT_S = 30.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine function to its end; leave everything else to pytest."""
+    function = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(function):
+        return None
+    wanted = inspect.signature(function).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
+
+    async def limited() -> None:
+        async with asyncio.timeout(ASYNC_TEST_LIMIT_S):
+            await function(**arguments)
+
+    uvloop.run(limited())
+    return True
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_logs() -> None:
+    """Keep the gateway's log lines out of the way; what matters of them is in the audit log."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

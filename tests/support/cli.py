@@ -1,0 +1,85 @@
+"""Runs the real `seamgate` command as a process, with a home folder of its own, for the tests of the command line."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+COMMAND_S = 30.0
+_OWN_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "SEAMGATE_AUDIT", "SEAMGATE_CONFIG", "XDG_DATA_HOME", "XDG_STATE_HOME")
+
+
+def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment in which nothing of the developer's own configuration counts."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+    return kept | {"HOME": str(home), **(more or {})}
+
+
+def seamgate(
+    *arguments: str, home: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `seamgate` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "seamgate", *arguments],
+        cwd=cwd or home,
+        env=environment(home, env),
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
+    )
+
+
+class Running:
+    """A `seamgate` that goes on: `with Running(...) as gateway`. Its log lines can be waited for."""
+
+    def __init__(self, *arguments: str, home: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "seamgate", *arguments],
+            cwd=cwd or home,
+            env=environment(home, env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._queue.put(line)
+        self._queue.put(None)
+
+    def wait_for(self, text: str) -> str:
+        """Return the next log line that holds the text."""
+        while True:
+            line = self._queue.get(timeout=COMMAND_S)
+            if line is None:
+                raise AssertionError(f"it ended without saying {text!r}; it said {self.lines}")
+            self.lines.append(line)
+            if text in line:
+                return line
+
+    def ended(self) -> int:
+        """Wait for its end and return the exit code."""
+        return self.process.wait(timeout=COMMAND_S)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
