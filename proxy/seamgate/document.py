@@ -117,7 +117,7 @@ class Document:
             name = message.partition("`")[2].rstrip("`")
             return self.error(f"{where or 'the file'} lacks the key {name!r}: add it", *path)
         message = message.replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")
-        if "`str`" in message and re.search(r"got `(?:int|float|bool)`", message):
+        if re.search(r"expected `str\b", message, re.IGNORECASE) and re.search(r"got `(?:int|float|bool)`", message):
             message += "; put it in quotes"
         return self.error(f"{where or 'the file'}: {message[:1].lower()}{message[1:]}", *path)
 
@@ -377,7 +377,11 @@ def _descend(info: msgspec.inspect.Type, step: Step) -> Iterator[msgspec.inspect
 
 
 def _unfold(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
-    return info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    if isinstance(info, msgspec.inspect.Metadata):  # Annotated with a description
+        return _unfold(info.type)
+    if isinstance(info, msgspec.inspect.UnionType):
+        return tuple(inner for each in info.types for inner in _unfold(each))
+    return (info,)
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

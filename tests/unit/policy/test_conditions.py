@@ -1,0 +1,180 @@
+"""Conditions on query, headers and body: strict for an allow, lenient for a deny, UNKNOWN where nothing is certain."""
+
+from __future__ import annotations
+
+import pytest
+
+from seamgate.flow import BodyState
+from seamgate.policy.conditions import Outcome, View
+from seamgate.policy.model import Rule
+from unit.policy.ask import load, request
+
+
+def rule(kind: str, condition: str) -> Rule:
+    """Return a rule with one condition, given as YAML."""
+    return load(f"- id: r\n  {kind}: {{hosts: [a.test], {condition}}}").rules[0]
+
+
+def outcome(kind: str, condition: str, line: str, **details: object) -> Outcome:
+    """Judge a rule's only condition."""
+    (found,) = rule(kind, condition).match.conditions
+    return found.judge(View(request(line, **details)))  # type: ignore[arg-type]
+
+
+NO, YES, UNKNOWN, PENDING = Outcome
+
+
+@pytest.mark.parametrize(
+    ("condition", "query", "allow", "deny"),
+    [
+        ('query: {q: "1"}', "?q=1", YES, YES),
+        ('query: {q: "1"}', "?q=2", NO, NO),
+        ('query: {q: "1"}', "", NO, NO),
+        ('query: {q: "1"}', "?q=1&q=2", NO, YES),
+        ('query: {q: "1"}', "?Q=1", NO, YES),
+        ('query: {q: "1"}', "?q=1&Q=2", NO, YES),
+        ('query: {q: "1"}', "?%71=%31", YES, YES),
+        ("query: {q: v*}", "?q=vx", YES, YES),
+        ("query: {q: v*}", "?q=VX", NO, YES),
+        ("query: {q: [a, b]}", "?q=b", YES, YES),
+        ('query: {q: "a b"}', "?q=a+b", YES, YES),
+        ('query: {q: "1"}', "?q=%ff", UNKNOWN, UNKNOWN),
+        ('query: {q: "1"}', "?r=1;q=1", UNKNOWN, YES),
+        ("query: {q: true}", "?q", YES, YES),
+        ("query: {q: true}", "?Q", NO, YES),
+        ("query: {q: true}", "?r", NO, NO),
+        ("query: {q: false}", "", YES, YES),
+        ("query: {q: false}", "?q=", NO, NO),
+        ("query: {q: false}", "?Q=", NO, YES),
+    ],
+)
+def test_query_conditions(condition: str, query: str, allow: Outcome, deny: Outcome) -> None:
+    """An allow wants every reading to match, a deny any."""
+    assert outcome("allow", condition, f"GET https://a.test/{query}") is allow
+    assert outcome("deny", condition, f"GET https://a.test/{query}") is deny
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "allow", "deny"),
+    [
+        ("headers: {x-a: v}", "v", YES, YES),
+        ("headers: {X-A: v}", "v", YES, YES),
+        ("headers: {x-a: v}", "V", NO, YES),
+        ("headers: {x-a: v}", "w, v", NO, YES),
+        ("headers: {x-a: true}", "v", YES, YES),
+        ("headers: {x-a: false}", "v", NO, NO),
+        ("headers: {x-b: false}", "v", YES, YES),
+    ],
+)
+def test_header_conditions(condition: str, value: str, allow: Outcome, deny: Outcome) -> None:
+    """Names have no case; values have one in an allow; a list's elements count in a deny."""
+    assert outcome("allow", condition, "GET https://a.test/", headers={"x-a": value}) is allow
+    assert outcome("deny", condition, "GET https://a.test/", headers={"x-a": value}) is deny
+
+
+@pytest.mark.parametrize(
+    ("condition", "body", "allow", "deny"),
+    [
+        ("json: {model: m*}", '{"model": "m1"}', YES, YES),
+        ("json: {model: m*}", '{"model": "M1"}', NO, YES),
+        ("json: {model: m*}", '{"MODEL": "m1"}', NO, YES),
+        ("json: {model: m*}", '{"model": "m1", "Model": "x"}', UNKNOWN, YES),
+        ("json: {model: m*}", "{}", NO, NO),
+        ("json: {model: m*}", '{"model": 5}', NO, NO),
+        ("json: {k: 1}", '{"k": 1}', YES, YES),
+        ("json: {k: 1}", '{"k": 1.0}', YES, YES),
+        ("json: {k: 1}", '{"k": true}', NO, NO),
+        ("json: {k: true}", '{"k": true}', YES, YES),
+        ("json: {k: true}", '{"k": 1}', NO, NO),
+        ("json: {k: null}", '{"k": null}', YES, YES),
+        ("json: {a.b: x}", '{"a": {"b": "x"}}', YES, YES),
+        ("json: {a.b: x}", '{"a": [{"b": "x"}, {"b": "y"}]}', NO, YES),
+        ("json: {a.b: x}", '{"a": [{"b": "x"}, {}]}', NO, YES),
+        ("json: {a: [x, z]}", '{"a": ["x", "z"]}', YES, YES),
+        ("json: {a: x}", '{"a": []}', NO, NO),
+        ("json: {a: x}", "not JSON", UNKNOWN, UNKNOWN),
+        ("json: {a: x}", '{"a": "x", "a": "y"}', UNKNOWN, UNKNOWN),
+        ("json: {a: x}", "", NO, NO),
+    ],
+)
+def test_json_conditions(condition: str, body: str, allow: Outcome, deny: Outcome) -> None:
+    """Types are not mixed, lists are entered, and what two parsers could read differently is UNKNOWN."""
+    assert outcome("allow", condition, "POST https://a.test/", body=body) is allow
+    assert outcome("deny", condition, "POST https://a.test/", body=body) is deny
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (BodyState.PENDING, PENDING),
+        (BodyState.OVERSIZE, UNKNOWN),
+        (BodyState.UNDECODABLE, UNKNOWN),
+        (BodyState.ABSENT, NO),
+    ],
+)
+def test_a_body_that_is_not_here(state: BodyState, expected: Outcome) -> None:
+    """It is waited for while it may come, and UNKNOWN if it never will."""
+    for kind in ("allow", "deny"):
+        assert outcome(kind, "json: {a: x}", "POST https://a.test/", state=state) is expected
+
+
+def when(text: str, line: str, **details: object) -> Outcome:
+    """Judge a `when`."""
+    (condition,) = load(f"- id: r\n  allow: {{hosts: [a.test]}}\n  when: {text!r}").rules[0].match.conditions
+    return condition.judge(View(request(line, **details)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('request.query.q == "1"', UNKNOWN),
+        ('request.query.r == "3"', YES),
+        ("has(request.query.s)", NO),
+        ('"r" in request.query', UNKNOWN),
+        ('request.headers["x-a"] == "v"', YES),
+        ('request.headers["x-c"] == "v"', UNKNOWN),
+        ('request.host == "a.test" && request.port == 443 && request.scheme == "https"', YES),
+        ('request.path == "/p" && request.method == "POST"', YES),
+        ('guest.labels.team == "research" && guest.id == "g" && guest.isolation == "proxy"', YES),
+        ('guest.labels.role == "x"', UNKNOWN),
+        ('request.json.model == "m"', YES),
+        ("request.json.both == 1", UNKNOWN),
+        ("has(request.json.none)", NO),
+    ],
+)
+def test_when_sees_the_request(text: str, expected: Outcome) -> None:
+    """Every documented field is there; a name that occurs twice, or in two spellings, is UNKNOWN."""
+    body = '{"model": "m", "both": 1, "Both": 2}'
+    found = when(text, "POST https://a.test/p?q=1&q=2&r=3", headers={"x-a": "v"}, body=body)
+    assert found is expected
+
+
+def test_a_repeated_header_has_no_value() -> None:
+    """Two headers of one name are UNKNOWN to CEL, whatever their values."""
+    twice = request("GET https://a.test/")
+    twice = type(twice)("r", twice.guest, twice.target, "GET", "/", None, ((b"x-a", b"v"), (b"x-a", b"v")))
+    (condition,) = (
+        load('- id: r\n  allow: {hosts: [a.test]}\n  when: \'request.headers["x-a"] == "v"\'').rules[0].match.conditions
+    )
+    assert condition.judge(View(twice)) is UNKNOWN
+
+
+def test_a_large_value_is_not_handed_to_cel() -> None:
+    """What an expression may cost is bounded, since the guest chooses the body."""
+    many = '{"l": [' + ",".join(["1"] * 30_000) + '], "model": "m"}'
+    assert when("request.json.l.all(x, x == 1)", "POST https://a.test/", body=many) is UNKNOWN
+    assert when("request.json.model == 'm'", "POST https://a.test/", body=many) is YES
+    some = '{"l": [' + ",".join(["1"] * 600) + "]}"
+    assert when("request.json.l.all(x, x == 1)", "POST https://a.test/", body=some) is YES
+    assert when("request.json.l.all(x, request.json.l.all(y, x == y))", "POST https://a.test/", body=some) is UNKNOWN
+
+
+def test_explanations_hold_no_value_of_the_request() -> None:
+    """A denial may tell what the rule wants, never what the request had."""
+    for condition, line, body in (
+        ("query: {q: a}", "GET https://a.test/?q=hunter2", None),
+        ("json: {password: a}", "POST https://a.test/", '{"password": "hunter2"}'),
+        ("json: {password: a}", "POST https://a.test/", '{"password": "hunter2", "Password": "hunter2"}'),
+    ):
+        (found,) = rule("allow", condition).match.conditions
+        assert "hunter2" not in found.explain(View(request(line, body=body)))

@@ -1,0 +1,106 @@
+"""CEL conditions: what is refused at load, which fields are given, and that errors are never values."""
+
+from __future__ import annotations
+
+import pytest
+
+from seamgate.policy.expressions import Expression, ExpressionError, Unevaluable
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("1 +", "not valid CEL at character 4"),
+        ("", "not valid CEL"),
+        ("request.jsn.model == 1", "did you mean request.json?"),
+        ("request.body == 1", "there are headers, host"),
+        ("guest.team == 'x'", "there are id, isolation, labels"),
+        ("req.method == 'GET'", "names 'req'"),
+        ("now > 1", "names 'now'"),
+        ("request.path.startswith('/a')", "did you mean 'startsWith'?"),
+        ("lower(request.path) == '/a'", "unknown function 'lower'"),
+        ("request.path.matches('(')", "not a valid regular expression"),
+        ('request.headers["X-Team"] == "a"', "write 'x-team'"),
+        ("request.json.a.all(x, x.all(y, y.all(z, z > 0)))", "more than twice"),
+        ("request.json.a.all(request, request > 0)", "choose another name"),
+        ("true || " * 600 + "true", "longer than"),
+        ("(" * 600 + "true" + ")" * 600, "not valid CEL"),
+    ],
+)
+def test_bad_conditions_are_refused_at_load(text: str, why: str) -> None:
+    """Syntax, unknown names and functions, costly nesting: the message says what to do."""
+    with pytest.raises(ExpressionError) as caught:
+        Expression(text)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("request.json.model == 'x'", {"request": {"json": {"model": None}}}),
+        ("request.json.a.b == 1 && request.json.a.c == 2", {"request": {"json": {"a": {"b": None, "c": None}}}}),
+        ("request.json.a.b == 1 && size(request.json.a) == 2", {"request": {"json": {"a": None}}}),
+        ("size(request.json.a) == 2 && request.json.a.b == 1", {"request": {"json": {"a": None}}}),
+        ('request.headers["x-a"].startsWith("b")', {"request": {"headers": {"x-a": None}}}),
+        ("request['method'] == 'GET'", {"request": {"method": None}}),
+        ("request.json.messages[0].role == 'x'", {"request": {"json": {"messages": None}}}),
+        ("request.json.m.all(x, x.role != 'system')", {"request": {"json": {"m": None}}}),
+        ("has(request.json.a.b)", {"request": {"json": {"a": {"b": None}}}}),
+        ("guest.labels.team == 'request.json'", {"guest": {"labels": {"team": None}}}),
+        ("request.json[guest.id] == 1", {"request": {"json": None}, "guest": {"id": None}}),
+        ("'a' in request.query // request.json.b", {"request": {"query": None}}),
+        ("request == request", {"request": None}),
+        ("true", {}),
+    ],
+)
+def test_only_the_named_fields_are_given(text: str, fields: object) -> None:
+    """The fields are read from the text: literal names as far as they go."""
+    assert Expression(text).fields == fields
+
+
+def test_a_body_is_needed_only_where_it_is_named() -> None:
+    """Conditions on method, path and headers never wait for a body."""
+    assert Expression("request.json.a == 1").needs_body
+    assert Expression("request == request").needs_body
+    assert not Expression("request.path == '/request.json'").needs_body
+
+
+@pytest.mark.parametrize(
+    ("text", "json"),
+    [
+        ("request.json.a == 1", {}),
+        ("!(request.json.a == 1)", {}),
+        ("request.json.a != 1", {}),
+        ("request.json.a.b == 1", {"a": "text"}),
+        ("request.json.a > 1", {"a": "text"}),
+        ("request.json.a + 1 > 0", {"a": 2**63 - 1}),
+        ("request.json.a / 0 == 1", {"a": 1}),
+        ("request.json.a", {"a": 1}),
+        ("request.json.a", {"a": "true"}),
+        ("request.json.a[5] == 1", {"a": [1]}),
+        ("''.matches(request.json.a)", {"a": "("}),
+        ("request.json.a == 'x'", {"a": "\ud800"}),
+        ("timestamp(request.json.a) > timestamp('2020-01-01T00:00:00Z')", {"a": "never"}),
+    ],
+)
+def test_errors_are_unevaluable(text: str, json: object) -> None:
+    """A missing key, a wrong type, an overflow, a result that is no boolean: never a value."""
+    with pytest.raises(Unevaluable):
+        Expression(text).evaluate({"request": {"json": json}})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("request.json.a == 1 || true", True),
+        ("request.json.missing == 1 || request.json.a == 1", True),
+        ("request.json.missing == 1 && false", False),
+        ("has(request.json.missing) && request.json.missing == 1", False),
+        ("request.json.a in [1, 2]", True),
+        ("request.json.l.exists(x, x == 'b')", True),
+        ("request.json.l.all(x, x.matches('^[ab]$'))", True),
+    ],
+)
+def test_values_are_booleans(text: str, value: bool) -> None:
+    """And, or and the macros follow CEL."""
+    assert Expression(text).evaluate({"request": {"json": {"a": 1, "l": ["a", "b"]}}}) is value
