@@ -1,0 +1,166 @@
+"""`seamgate run`: the guest's environment, its exit code and signals, the summary, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.cli import Running, seamgate
+
+_PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
+_ASK = """\
+import sys, urllib.request, urllib.error
+for url in sys.argv[1:]:
+    try:
+        urllib.request.urlopen(url, timeout=10)
+    except OSError as error:
+        print(error)
+"""
+
+
+def _python(code: str) -> tuple[str, ...]:
+    return ("--", sys.executable, "-c", code)
+
+
+def _config(folder: Path) -> Path:
+    """Write a configuration with a credential, a second guest with a token, and a base-URL route."""
+    (folder / "p.yaml").write_text("seamgate: 1\nrules:\n  - {id: one, allow: {hosts: [a.example]}, credential: key}\n")
+    path = folder / "seamgate.yaml"
+    path.write_text(
+        "entries:\n"
+        "  proxy: {listen: 127.0.0.1:8080}\n"
+        "  base_url: {listen: 127.0.0.1:8081, routes: {a: https://a.example}}\n"
+        "policies: [p.yaml]\n"
+        "guests: {other: {token: {env: OTHER_TOKEN}}}\n"
+        "credentials:\n"
+        "  key: {source: {env: THE_KEY}, inject: {bearer: true}, hosts: [a.example], placeholder: sk-looks-real-0000}\n"
+        "audit: {path: audit.jsonl}\n"
+    )
+    return path
+
+
+def test_the_guest_gets_placeholders_and_a_proxy(tmp_path: Path) -> None:
+    """No secret of the configuration is in the guest's environment; proxy, CA and base URL are."""
+    secrets = {"THE_KEY": "sk-the-real-value-123456", "OTHER_TOKEN": "other-guests-token-1234567890"}
+    path = _config(tmp_path)
+    done = seamgate("run", "-c", str(path), *_python(_PRINT_ENVIRONMENT), home=tmp_path, env=secrets)
+    assert done.returncode == 0, done.stderr
+    environment = json.loads(done.stdout)
+    assert environment["THE_KEY"] == "sk-looks-real-0000"
+    assert "OTHER_TOKEN" not in environment
+    assert not [value for value in secrets.values() if value in done.stdout]
+    proxy = re.fullmatch(r"http://run:([\w-]{32})@127\.0\.0\.1:\d+", environment["HTTPS_PROXY"])
+    assert proxy is not None
+    assert re.fullmatch(rf"http://127\.0\.0\.1:\d+/~{proxy[1]}", environment["SEAMGATE_BASE_URL"])
+    assert environment["NO_PROXY"] == ""
+    assert environment["SSL_CERT_FILE"] == str(tmp_path / ".local/share/seamgate/ca/ca.pem")
+
+
+def test_a_run_keeps_a_journal_of_its_own(tmp_path: Path) -> None:
+    """Two runs of one configuration at once don't meet: each writes beside the configured journal, and both verify."""
+    path = _config(tmp_path)
+    secrets = {"THE_KEY": "sk-the-real-value-123456", "OTHER_TOKEN": "other-guests-token-1234567890"}
+    # The outer run's guest holds placeholders: the inner one needs the real values, which only a test would hand on.
+    values = (f"{name}={value}" for name, value in secrets.items())
+    inner = ("--", "env", *values, sys.executable, "-m", "seamgate", "run", "-c", str(path), "--", "true")
+    done = seamgate("run", "-c", str(path), *inner, home=tmp_path, env=secrets)
+    assert done.returncode == 0, done.stderr
+    journals = sorted((tmp_path / "runs").glob("*.jsonl"))
+    assert len(journals) == 2
+    for journal in journals:
+        assert seamgate("audit", "verify", str(journal), home=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
+def test_the_exit_code_is_the_programs(code: str, expected: int, tmp_path: Path) -> None:
+    """As a shell says it: the code itself, or 128 and the signal."""
+    assert seamgate("run", *_python(code), home=tmp_path).returncode == expected
+
+
+def test_a_program_that_is_not_there_is_127(tmp_path: Path) -> None:
+    """And the message names it."""
+    done = seamgate("run", "--", "no-such-program", home=tmp_path)
+    assert (done.returncode, "no-such-program" in done.stderr) == (127, True)
+
+
+def test_signals_reach_the_program(tmp_path: Path) -> None:
+    """SIGTERM goes on to the program, which may end in its own way."""
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))\n"
+        "print('ready', file=sys.stderr, flush=True)\n"
+        "signal.pause()"
+    )
+    with Running("run", *_python(code), home=tmp_path) as program:
+        program.wait_for("ready")
+        program.process.send_signal(signal.SIGTERM)
+        assert program.ended() == 42
+
+
+def test_options_after_the_program_are_the_programs(tmp_path: Path) -> None:
+    """Also without --: the first word that is no option begins the command."""
+    done = seamgate("run", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--label", "x", home=tmp_path)
+    assert done.stdout == "['--label', 'x']\n"
+
+
+def test_the_summary_tells_what_was_denied(tmp_path: Path) -> None:
+    """Counts, the denials by frequency with their sentence, and how to see more."""
+    urls = ("http://a.example/one", "http://a.example/one", "https://b.example/two")
+    done = seamgate(
+        "run", "--summary", "--allow", "c.example", "--audit", "run.jsonl", *_python(_ASK), *urls, home=tmp_path
+    )
+    assert done.returncode == 0
+    summary = done.stderr
+    assert "seamgate: 3 requests, 0 allowed, 3 denied" in summary
+    assert re.search(r"2 x no_rule_matched  GET a.example /one\n +No rule allows GET http://a.example/one", summary)
+    assert re.search(r"1 x no_rule_matched  CONNECT b.example", summary)
+    assert f"seamgate audit tail {tmp_path / 'run.jsonl'} --denied" in summary
+
+
+def test_without_a_terminal_a_run_is_silent(tmp_path: Path) -> None:
+    """Standard error is the program's alone, so that scripts can use it."""
+    done = seamgate("run", *_python("print('hello')"), home=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+
+
+@pytest.mark.parametrize("isolation", ["kvm", "netns"])
+def test_an_isolation_that_is_not_there_is_refused(isolation: str, tmp_path: Path) -> None:
+    """A stronger isolation is never replaced by a weaker one in silence: exit code 3, and what to do instead."""
+    done = seamgate("run", "--isolation", isolation, "--", "true", home=tmp_path)
+    assert done.returncode == 3
+    assert f"--isolation {isolation}" in done.stderr
+    assert "--isolation proxy" in done.stderr
+
+
+def test_auto_says_what_it_took(tmp_path: Path) -> None:
+    """And what that does not hold."""
+    done = seamgate("run", "--summary", "--", "true", home=tmp_path)
+    assert "isolation proxy" in done.stderr
+    assert "is not held" in done.stderr
+
+
+def test_allow_does_not_widen_a_configuration(tmp_path: Path) -> None:
+    """With -c the security team's policies decide; --allow is refused there."""
+    done = seamgate("run", "-c", str(_config(tmp_path)), "--allow", "x.example", "--", "true", home=tmp_path)
+    assert done.returncode == 2
+    assert "--allow is for runs without -c" in done.stderr
+
+
+def test_labels_reach_the_policy(tmp_path: Path) -> None:
+    """A rule for a label allows the guest that has it; here up to the name, which does not exist."""
+    path = _config(tmp_path)
+    (tmp_path / "p.yaml").write_text(
+        "seamgate: 1\nrules:\n  - {id: one, allow: {hosts: [a.invalid], schemes: [http]}, guests: {team: red}}\n"
+    )
+    env = {"THE_KEY": "sk-the-real-value-123456", "OTHER_TOKEN": "other-guests-token-1234567890"}
+    for label, expected in (("team=red", "502"), ("team=blue", "403")):
+        ask = (*_python(_ASK), "http://a.invalid/")
+        done = seamgate("run", "-c", str(path), "--label", label, *ask, home=tmp_path, env=env)
+        assert expected in done.stdout, done.stdout + done.stderr
