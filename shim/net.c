@@ -1,6 +1,7 @@
 /* Sockets as streams on the ring, and names as datagrams to the seam.
  *
- * connect() sends OPEN with the address that the program named; the host knows which name it stands for. What comes
+ * connect() sends OPEN with the address that the program named, and succeeds at once: the host knows which name it
+ * stands for, and refuses with RESET, or in the protocol that follows. What comes
  * back is copied from the ring at once into the stream's buffer, whose size is the credit that the host has, so that a
  * slow reader never blocks another stream. Sending takes credit from the host and room in the ring. A datagram socket
  * speaks to port 53 only: its messages travel as NAME_QUERY frames. bind, listen and other families are refused.
@@ -9,7 +10,7 @@
 
 enum { AF_UNIX_ = 1, AF_INET_ = 2, AF_INET6_ = 10, SOCK_STREAM_ = 1, SOCK_DGRAM_ = 2, MSG_PEEK_ = 2,
        MSG_DONTWAIT_ = 0x40, IN = 1, OUT = 4, ERR = 8, HUP = 0x10, RDHUP = 0x2000 };
-enum stream_state { STREAM_NEW, STREAM_OPENING, STREAM_OPEN, STREAM_DEAD };
+enum stream_state { STREAM_NEW, STREAM_OPEN, STREAM_DEAD };
 #define DATAGRAM_BYTES 1400UL
 #define DATAGRAMS 8
 
@@ -150,10 +151,6 @@ static void receive(const struct wire_frame *f, u8 *payload)
     if (!s)
         return; /* closed here while the frame was under way */
     switch (f->type) {
-    case FRAME_OPENED:
-        s->state = STREAM_OPEN;
-        s->credit_out = RING_TX_WINDOW;
-        break;
     case FRAME_DATA:
         if (s->data && f->length <= RING_RX_WINDOW - (s->head - s->tail)) {
             stream_copy(s, s->head, payload, f->length, 1);
@@ -198,6 +195,10 @@ void ring_poll(void)
         tail += padded(16 + f.length);
         store(&RING->rx_tail, tail);
         head = load(&RING->rx_head);
+    }
+    if (load(&RING->host_blocked)) {
+        store(&RING->host_blocked, 0);
+        __asm__ volatile("outb %%al, %0" : : "i"(PORT_DOORBELL) : "memory");
     }
     for (u32 i = 0; i < RING_STREAMS; i++)
         if (streams[i].file)
@@ -340,7 +341,8 @@ static i64 start_connect(struct stream *s, u64 address, u64 length)
     s->id = ++last_id;
     if (!ring_send(FRAME_OPEN, s->id, 0, (u64)&open, sizeof open))
         return -EAGAIN_;
-    s->state = STREAM_OPENING;
+    s->credit_out = RING_TX_WINDOW;
+    s->state = STREAM_OPEN;
     return 0;
 }
 
@@ -364,16 +366,10 @@ i64 sys_connect(struct thread *t, u64 fd, u64 address, u64 length)
     ring_poll();
     if (s->state == STREAM_NEW) {
         i64 error = start_connect(s, address, length);
-        if (error)
-            return error;
-        if (f->flags & O_NONBLOCK_)
-            return -EINPROGRESS_;
-    } else if (!t->waiting && s->state != STREAM_DEAD)
-        return s->state == STREAM_OPENING ? -EALREADY_ : -EISCONN_;
-    if (s->state == STREAM_OPENING)
-        return park(t, NEVER) ? BLOCKED : -ETIMEDOUT_;
+        return error != -EAGAIN_ || f->flags & O_NONBLOCK_ || !park(t, NEVER) ? error : BLOCKED;
+    }
     if (s->state == STREAM_OPEN)
-        return 0;
+        return -EISCONN_;
     u32 error = s->error ? s->error : ECONNRESET_;
     s->error = 0;
     return -(i64)error;
@@ -402,8 +398,8 @@ i64 stream_write(struct thread *t, struct file *f, u64 address, u64 length, u64 
         s->error = 0;
         return -(i64)error;
     }
-    if (s->state == STREAM_NEW || s->state == STREAM_OPENING)
-        return s->state == STREAM_OPENING && f->flags & O_NONBLOCK_ ? -EAGAIN_ : -ENOTCONN_;
+    if (s->state == STREAM_NEW)
+        return -ENOTCONN_;
     if (s->state == STREAM_DEAD || s->fin_wanted)
         return -EPIPE_;
     if (!length)
@@ -516,7 +512,7 @@ void socket_close(struct file *f)
         return;
     }
     struct stream *s = f->stream;
-    if (s->state == STREAM_OPEN || s->state == STREAM_OPENING) {
+    if (s->state == STREAM_OPEN) {
         /* CLOSE is RESET with errno 0: everything sent before it arrives, nothing more is wanted back. A ring without
          * room for 16 bytes is polled by the host before it sleeps, so this loop is short. */
         for (u32 tries = 0; !ring_send(FRAME_RESET, s->id, s->head != s->tail ? ECONNRESET_ : 0, 0, 0) && tries < 1000;

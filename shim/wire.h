@@ -173,11 +173,10 @@ struct wire_control {
 
 enum frame_type {
     FRAME_PAD = 1,      /* fills the end of a ring */
-    FRAME_OPEN,         /* guest: struct wire_open */
-    FRAME_OPENED,       /* host: accepted */
+    FRAME_OPEN,         /* guest: struct wire_open; data may follow at once, a refusal is a RESET */
     FRAME_DATA,
     FRAME_FIN,          /* no more data in this direction */
-    FRAME_RESET,        /* aux: errno; the stream is gone */
+    FRAME_RESET,        /* aux: errno, 0 for a plain close by the guest; the stream is gone */
     FRAME_CREDIT,       /* aux: bytes */
     FRAME_NAME_QUERY,   /* guest: a DNS message as a resolver sends it */
     FRAME_NAME_ANSWER,  /* host: a DNS message */
@@ -206,6 +205,7 @@ struct wire_ring {
     u32 rx_tail; u32 p3[15];
     u32 host_sleeping; u32 p4[15];
     u32 guest_sleeping; u32 p5[15];
+    u32 host_blocked; u32 p6[15];  /* the host found no room: ring the doorbell after reading */
 };
 
 _Static_assert(sizeof(struct wire_regs) == 160, "wire_regs");
@@ -216,6 +216,6 @@ _Static_assert(sizeof(struct wire_request) == 64, "wire_request");
 _Static_assert(sizeof(struct wire_control) == 2296, "wire_control");
 _Static_assert(sizeof(struct wire_frame) == 16, "wire_frame");
 _Static_assert(sizeof(struct wire_open) == 20, "wire_open");
-_Static_assert(sizeof(struct wire_ring) == 384, "wire_ring");
+_Static_assert(sizeof(struct wire_ring) == 448, "wire_ring");
 #endif
 #endif

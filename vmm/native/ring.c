@@ -137,3 +137,10 @@ bool ring_may_sleep(struct ring *r)
     __atomic_store_n(&shared(r)->host_sleeping, 0, __ATOMIC_RELEASE);
     return false;
 }
+
+/* Asks the guest to ring the doorbell once it has read something: the host has more than there is room for. */
+void ring_blocked(struct ring *r)
+{
+    __atomic_store_n(&shared(r)->host_blocked, 1, __ATOMIC_RELEASE);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}

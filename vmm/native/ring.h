@@ -26,4 +26,5 @@ enum ring_result ring_put(struct ring *r, u16 type, u32 stream, u32 aux, const v
 u32 ring_room(const struct ring *r);
 bool ring_guest_wants_wake(struct ring *r);
 bool ring_may_sleep(struct ring *r);
+void ring_blocked(struct ring *r);
 #endif

@@ -599,7 +599,17 @@ static PyObject *Ring_may_sleep(RingObject *self, PyObject *unused)
     return ring_open(self) ? PyBool_FromLong(ring_may_sleep(&self->ring)) : NULL;
 }
 
+static PyObject *Ring_blocked(RingObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!ring_open(self))
+        return NULL;
+    ring_blocked(&self->ring);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef ring_methods[] = {
+    {"blocked", (PyCFunction)Ring_blocked, METH_NOARGS, "Ask the guest to ring once it has read something."},
     {"close", (PyCFunction)Ring_close, METH_NOARGS, "Unmap; may be called twice."},
     {"take", (PyCFunction)Ring_take, METH_VARARGS, "take(most) -> [(type, stream, aux, payload)]"},
     {"put", (PyCFunction)Ring_put, METH_VARARGS, "put(type, stream, aux, payload) -> bool"},
@@ -766,7 +776,7 @@ static const struct { const char *name; long value; } numbers[] = {
     NUMBER(HOST_TRUNCATE), NUMBER(HOST_CHMOD), NUMBER(HOST_UTIMES), NUMBER(HOST_OP_END), NUMBER(HOST_AT_CWD),
     NUMBER(SYSCALL_COUNTERS), NUMBER(RING_BYTES), NUMBER(RING_MAX_PAYLOAD), NUMBER(RING_RX_WINDOW),
     NUMBER(RING_TX_WINDOW), NUMBER(RING_STREAMS), NUMBER(RING_TX_SIZE), NUMBER(RING_RX_SIZE), NUMBER(RING_TX_OFFSET),
-    NUMBER(RING_RX_OFFSET), NUMBER(FRAME_PAD), NUMBER(FRAME_OPEN), NUMBER(FRAME_OPENED), NUMBER(FRAME_DATA),
+    NUMBER(RING_RX_OFFSET), NUMBER(FRAME_PAD), NUMBER(FRAME_OPEN), NUMBER(FRAME_DATA),
     NUMBER(FRAME_FIN), NUMBER(FRAME_RESET), NUMBER(FRAME_CREDIT), NUMBER(FRAME_NAME_QUERY), NUMBER(FRAME_NAME_ANSWER),
     {"CONTROL_CALLS_OFFSET", offsetof(struct wire_control, calls)},
     {"STATE_BYTES", sizeof(struct machine_state)},

@@ -1,0 +1,592 @@
+"""A guest's ring as asyncio streams: what a gateway attaches its protocols to, exactly as to TCP connections.
+
+    ring = GuestRing.create()                  # shared memory and its two eventfds; hand `ring.handles()` to a worker
+    server = RingServer(ring, accept=on_open)  # on_open(StreamOpen) -> asyncio.Protocol, or None to refuse
+    server.start()
+
+The guest on the other side is hostile. Indices, lengths and types are checked in C (`native/ring.c`); here each stream
+keeps to its state machine, credits bound what a guest can make us hold, and a budget a turn keeps one guest from holding
+up the loop. A guest that breaks the rules is reported once, by `on_violation`, and its ring is closed.
+Runs on: the event loop.
+"""
+
+import asyncio
+import errno
+import fcntl
+import ipaddress
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from seamgate_vmm import _kvm
+from seamgate_vmm.names import NameTable
+
+PREFACE = b"\0SGTLS1\n"
+_PREFACE_HEAD = len(PREFACE) + 2
+_MAX_PREFACE = 2048
+_FRAMES_PER_TURN = 64
+_GREETING_WAIT_S = 0.2  # a client that lets the server speak first is recognised by its silence
+_SWEEP_S = 1.0  # a doorbell that a guest kept to itself costs it a second, never a hang
+_HIGH_WATER = 64 * 1024
+_OPEN = struct.Struct("<HH16s")
+_AF_INET, _AF_INET6 = 2, 10
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpen:
+    """What a guest asked to be connected to.
+
+    host: the name that it looked up (lower case), else the address that it named.
+    tls: the bytes are plaintext and the gateway is to speak TLS upstream, to `server_name`.
+    client_hello: the bytes are a TLS handshake of the guest's own.
+    """
+
+    host: str
+    port: int
+    tls: bool
+    server_name: str | None = None
+    alpn: tuple[str, ...] = ()
+    client_hello: bool = False
+
+
+Accept = Callable[[StreamOpen], asyncio.BaseProtocol | None]
+
+
+class GuestRing:
+    """The shared memory of one ring and its eventfds: `doorbell` (guest to host) and `wake` (host to worker)."""
+
+    def __init__(self, memory: int, doorbell: int, wake: int) -> None:
+        self.memory, self.doorbell, self.wake = memory, doorbell, wake
+
+    @classmethod
+    def create(cls) -> "GuestRing":
+        """Make the memory, sealed at its size, and the eventfds."""
+        memory = os.memfd_create("seamgate-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(memory, -(-_kvm.RING_BYTES // 4096) * 4096)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        return cls(memory, os.eventfd(0, flags), os.eventfd(0, flags))
+
+    def handles(self) -> tuple[int, int, int]:
+        """(memory, doorbell, wake): the descriptors that a worker needs."""
+        return self.memory, self.doorbell, self.wake
+
+    def close(self) -> None:
+        """Close the descriptors; mappings live on."""
+        for fd in self.handles():
+            os.close(fd)
+
+
+class RingTransport(asyncio.Transport):
+    """One stream of a guest, as an asyncio transport."""
+
+    def __init__(self, server: "RingServer", stream: int, address: tuple[str, int]) -> None:
+        super().__init__({"peername": address, "ring": server})
+        self._server = server
+        self._stream = stream
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._out = bytearray()
+        self._credit = _kvm.RING_RX_WINDOW  # what we may send
+        self._granted = _kvm.RING_TX_WINDOW  # what the guest may send
+        self._inbox = bytearray()  # received while paused or before a protocol is there
+        self._owed = 0  # delivered, and not yet given back as credit
+        self._paused = False
+        self._writing_paused = False
+        self._closing = False
+        self._lost = False
+        self._eof_out = False
+        self._fin_sent = False
+        self._eof_in = False
+        self._eof_delivered = False
+        self._high, self._low = _HIGH_WATER, _HIGH_WATER // 4
+
+    def __repr__(self) -> str:
+        return f"<RingTransport {self._stream} {self.get_extra_info('peername')}{' closing' if self._closing else ''}>"
+
+    # ---- asyncio.Transport
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol in charge."""
+        return cast(asyncio.BaseProtocol, self._protocol)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Put another protocol in charge, as for TCP (an upgrade)."""
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        """True after close or abort, from either side."""
+        return self._closing
+
+    def is_reading(self) -> bool:
+        """True unless paused."""
+        return not self._paused and not self._closing
+
+    def pause_reading(self) -> None:
+        """Deliver nothing until resumed; the guest runs out of credit and waits."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Deliver again what was held."""
+        if self._paused:
+            self._paused = False
+            self._server.loop.call_soon(self._deliver)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, or keep them while the guest has no room. Raises: RuntimeError after write_eof."""
+        if self._eof_out:
+            raise RuntimeError("cannot write after write_eof()")
+        if self._closing or not data:
+            return
+        self._out += data
+        self._flush()
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Send several pieces."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """True: streams close one direction at a time."""
+        return True
+
+    def write_eof(self) -> None:
+        """End our direction after what is buffered."""
+        self._eof_out = True
+        self._flush()
+
+    def close(self) -> None:
+        """Send what is buffered, then end."""
+        if not self._closing:
+            self._closing = self._eof_out = True
+            self._inbox.clear()
+            self._flush()
+
+    def abort(self) -> None:
+        """End now; what is buffered is lost."""
+        self._reset(errno.ECONNRESET)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the guest has no room for yet."""
+        return len(self._out)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """(low, high) water, in bytes."""
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set when pause_writing and resume_writing are called, as asyncio defines it. Raises: ValueError."""
+        if high is None:
+            high = _HIGH_WATER if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._high, self._low = high, low
+        self._check_water()
+
+    # ---- towards the guest
+
+    def _flush(self) -> None:
+        """Send as much as credit and room permit; called again on CREDIT and when the ring has room."""
+        while self._out and not self._lost:
+            size = min(len(self._out), self._credit, self._server.room())
+            if size <= 0:
+                if self._credit > 0:
+                    self._server.wants_room(self)
+                break
+            if not self._server.send(_kvm.FRAME_DATA, self._stream, 0, bytes(memoryview(self._out)[:size])):
+                self._server.wants_room(self)
+                break
+            del self._out[:size]
+            self._credit -= size
+        self._check_water()
+        if self._eof_out and not self._out and not self._fin_sent and not self._lost:
+            self._fin_sent = self._server.send(_kvm.FRAME_FIN, self._stream, 0, b"")
+            if not self._fin_sent:
+                self._server.wants_room(self)
+        if self._closing and self._fin_sent:
+            self._lose(None)
+
+    def _check_water(self) -> None:
+        size = len(self._out)
+        if size > self._high and not self._writing_paused:
+            self._writing_paused = True
+            self._call("pause_writing")
+        elif size <= self._low and self._writing_paused:
+            self._writing_paused = False
+            self._call("resume_writing")
+
+    def _call(self, name: str) -> None:
+        if self._protocol is not None and not self._lost:
+            getattr(self._protocol, name)()
+
+    def _grant(self) -> None:
+        if self._owed >= _kvm.RING_TX_WINDOW // 4 and not self._eof_in:
+            if self._server.send(_kvm.FRAME_CREDIT, self._stream, self._owed, b""):
+                self._granted += self._owed
+                self._owed = 0
+            else:
+                self._server.wants_room(self)
+
+    def _reset(self, number: int) -> None:
+        if self._lost:
+            return
+        self._closing = True
+        self._out.clear()
+        self._inbox.clear()
+        self._server.send_soon(_kvm.FRAME_RESET, self._stream, number)
+        self._server.forget(self._stream)
+        self._lose(None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._out.clear()
+        if self._protocol is not None:
+            self._server.loop.call_soon(self._protocol.connection_lost, error)
+
+    # ---- from the guest (called by RingServer)
+
+    def attach(self, protocol: asyncio.BaseProtocol, opened: StreamOpen) -> None:
+        """Put the protocol in charge and deliver what has come so far."""
+        self._protocol = protocol
+        self._extra["stream_open"] = opened  # type: ignore[attr-defined]  # the base class's dict, absent from its stub
+        protocol.connection_made(self)
+        self._deliver()
+
+    def received(self, data: bytes) -> bool:
+        """Take bytes; False if the guest exceeded its credit."""
+        if len(data) > self._granted or self._eof_in:
+            return False
+        self._granted -= len(data)
+        if self._closing:
+            self._owed += len(data)
+            self._grant()
+            return True
+        self._inbox += data
+        self._deliver()
+        return True
+
+    def _deliver(self) -> None:
+        protocol = self._protocol
+        if protocol is None or self._paused or self._closing:
+            return
+        if self._inbox:
+            data, self._inbox = bytes(self._inbox), bytearray()
+            self._owed += len(data)
+            self._grant()
+            self._feed(protocol, data)
+        if self._eof_in and not self._inbox and not self._eof_delivered and not self._closing and not self._paused:
+            self._eof_delivered = True
+            keep = cast(asyncio.Protocol, self._protocol).eof_received()
+            if not keep:
+                self.close()
+
+    @staticmethod
+    def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            view = memoryview(data)
+            while view:
+                buffer = memoryview(protocol.get_buffer(len(view))).cast("B")
+                size = min(len(buffer), len(view))
+                buffer[:size] = view[:size]
+                protocol.buffer_updated(size)
+                view = view[size:]
+        else:
+            cast(asyncio.Protocol, protocol).data_received(data)
+
+    def peek(self) -> bytes:
+        """Return what has come before a protocol is there."""
+        return bytes(self._inbox)
+
+    def drop(self, count: int) -> None:
+        """Take the preface out of what has come."""
+        del self._inbox[:count]
+        self._owed += count
+
+    def ended(self) -> None:
+        """The guest sends no more."""
+        self._eof_in = True
+        self._deliver()
+
+    def was_reset(self, number: int) -> None:
+        """The guest closed the stream."""
+        error = ConnectionResetError(number, os.strerror(number)) if number else None
+        self._closing = True
+        self._inbox.clear()
+        self._lose(error)
+
+    def credited(self, count: int) -> bool:
+        """The guest has read; False if it claims more than was sent."""
+        if self._credit + count > _kvm.RING_RX_WINDOW:
+            return False
+        self._credit += count
+        self._flush()
+        return True
+
+    def has_room(self) -> None:
+        """The ring has room again."""
+        self._grant()
+        self._flush()
+
+
+class RingServer:
+    """Serves one guest's ring on the running event loop."""
+
+    def __init__(
+        self,
+        ring: GuestRing,
+        accept: Accept,
+        *,
+        names: NameTable | None = None,
+        on_violation: Callable[[str], None] | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.names = names or NameTable()
+        self._fds = ring
+        self._ring = _kvm.Ring(ring.memory)
+        self._accept = accept
+        self._on_violation = on_violation
+        self._streams: dict[int, RingTransport] = {}
+        self._greeting: dict[int, tuple[str, int, asyncio.TimerHandle]] = {}
+        self._last_stream = 0
+        self._waiting_for_room: dict[RingTransport, None] = {}
+        self._unsent: list[tuple[int, int, int, bytes]] = []
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.bytes_in = self.bytes_out = 0
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self.loop.add_reader(self._fds.doorbell, self._on_doorbell)
+        self._schedule_sweep()
+        self._pump()
+
+    def close(self) -> None:
+        """Stop; every stream is lost. May be called twice. The descriptors stay the caller's."""
+        if self._closed:
+            return
+        self._closed = True
+        self.loop.remove_reader(self._fds.doorbell)
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for _, _, timer in self._greeting.values():
+            timer.cancel()
+        self._greeting.clear()
+        for transport in list(self._streams.values()):
+            transport.was_reset(errno.ECONNRESET)
+        self._streams.clear()
+        self._ring.close()
+
+    @property
+    def stream_count(self) -> int:
+        """How many streams the guest has open."""
+        return len(self._streams)
+
+    # ---- sending
+
+    def room(self) -> int:
+        """Return the payload that fits into one frame now."""
+        return 0 if self._closed or self._unsent else self._ring.room()
+
+    def send(self, kind: int, stream: int, aux: int, payload: bytes) -> bool:
+        """Put a frame on the ring; False without room."""
+        if self._closed or self._unsent:
+            return False
+        if not self._ring.put(kind, stream, aux, payload):
+            return False
+        self.bytes_out += len(payload)
+        if self._ring.guest_wants_wake():
+            self._wake()
+        return True
+
+    def send_soon(self, kind: int, stream: int, aux: int, payload: bytes = b"") -> None:
+        """Put a small frame on the ring, now or as soon as there is room, in order. Bounded by what a guest can cause:
+        one per stream and query, of which it has few."""
+        if not self.send(kind, stream, aux, payload) and not self._closed:
+            if len(self._unsent) > 4 * _kvm.RING_STREAMS:
+                self._violated("it asks and does not read")
+                return
+            self._unsent.append((kind, stream, aux, payload))
+            self._blocked()
+
+    def wants_room(self, transport: RingTransport) -> None:
+        """Call transport.has_room when there is room."""
+        self._waiting_for_room[transport] = None
+        self._blocked()
+
+    def _blocked(self) -> None:
+        if not self._closed:
+            self._ring.blocked()
+            if self._ring.guest_wants_wake():
+                self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.eventfd_write(self._fds.wake, 1)
+        except BlockingIOError:
+            pass  # it is awake enough
+
+    def _retry(self) -> None:
+        pending, self._unsent = self._unsent, []
+        for index, frame in enumerate(pending):
+            if not self.send(*frame):
+                self._unsent = pending[index:]
+                self._blocked()
+                return
+        waiting, self._waiting_for_room = self._waiting_for_room, {}
+        for transport in waiting:
+            transport.has_room()
+
+    # ---- receiving
+
+    def _on_doorbell(self) -> None:
+        try:
+            os.eventfd_read(self._fds.doorbell)
+        except BlockingIOError:
+            pass
+        self._pump()
+
+    def _schedule_sweep(self) -> None:
+        if not self._closed:
+            self._sweep = self.loop.call_later(_SWEEP_S, self._on_sweep)
+
+    def _on_sweep(self) -> None:
+        self._pump()
+        self._schedule_sweep()
+
+    def _pump(self) -> None:
+        """Take one budget of frames; come back at once if there is more, else when the doorbell rings."""
+        if self._closed:
+            return
+        try:
+            frames = self._ring.take(_FRAMES_PER_TURN)
+        except _kvm.RingViolation as error:
+            self._violated(f"its {error} is impossible")
+            return
+        for kind, stream, aux, payload in frames:
+            self.bytes_in += len(payload)
+            wrong = self._frame(kind, stream, aux, payload)
+            if wrong:
+                self._violated(wrong)
+            if self._closed:
+                return
+        if self._unsent or self._waiting_for_room:
+            self._retry()
+        if not self._closed and (len(frames) == _FRAMES_PER_TURN or not self._ring.may_sleep()):
+            self.loop.call_soon(self._pump)
+
+    def _violated(self, what: str) -> None:
+        if not self._closed:
+            self.close()
+            if self._on_violation is not None:
+                self._on_violation(what)
+
+    def _frame(self, kind: int, stream: int, aux: int, payload: bytes) -> str | None:
+        """Handle one frame; return what is wrong with it, or None."""
+        if kind == _kvm.FRAME_OPEN:
+            return self._open(stream, payload)
+        if kind == _kvm.FRAME_NAME_QUERY:
+            answer = self.names.answer(payload)
+            if answer is not None and len(answer) <= 1400:
+                self.send_soon(_kvm.FRAME_NAME_ANSWER, stream, 0, answer)
+            return None
+        transport = self._streams.get(stream)
+        if transport is None:  # reset by us while this frame was under way
+            return None if stream <= self._last_stream else "a frame for a stream that was never opened"
+        if kind == _kvm.FRAME_DATA:
+            if not transport.received(payload):
+                return "it sent more than it had credit for"
+            self._greet(stream, transport)
+        elif kind == _kvm.FRAME_FIN:
+            self._greet(stream, transport, force=True)
+            transport.ended()
+        elif kind == _kvm.FRAME_CREDIT:
+            return None if transport.credited(aux) else "it gave credit for what it never received"
+        elif kind == _kvm.FRAME_RESET:
+            self.forget(stream)
+            transport.was_reset(aux & 0xFF)
+        return None
+
+    def forget(self, stream: int) -> None:
+        """Take a stream out of the tables."""
+        self._streams.pop(stream, None)
+        greeting = self._greeting.pop(stream, None)
+        if greeting is not None:
+            greeting[2].cancel()
+
+    def _open(self, stream: int, payload: bytes) -> str | None:
+        if stream <= self._last_stream:
+            return "it used a stream's number twice"
+        if len(payload) != _OPEN.size:
+            return "an OPEN of the wrong size"
+        self._last_stream = stream
+        family, port, raw = _OPEN.unpack(payload)
+        if family not in (_AF_INET, _AF_INET6) or not port:
+            self.send_soon(_kvm.FRAME_RESET, stream, errno.EADDRNOTAVAIL)
+            return None
+        if len(self._streams) >= _kvm.RING_STREAMS:
+            self.send_soon(_kvm.FRAME_RESET, stream, errno.ENOBUFS)
+            return None
+        address = str(ipaddress.IPv4Address(raw[:4]) if family == _AF_INET else ipaddress.IPv6Address(raw))
+        host = self.names.name_of(address) or address
+        self._streams[stream] = RingTransport(self, stream, (host, port))
+        timer = self.loop.call_later(_GREETING_WAIT_S, self._silence, stream)
+        self._greeting[stream] = (host, port, timer)
+        return None
+
+    def _silence(self, stream: int) -> None:
+        transport = self._streams.get(stream)
+        if transport is not None:
+            self._greet(stream, transport, force=True)
+
+    def _greet(self, stream: int, transport: RingTransport, *, force: bool = False) -> None:
+        """Find out from a stream's first bytes what it is, and put a protocol in charge."""
+        greeting = self._greeting.get(stream)
+        if greeting is None:
+            return
+        host, port, timer = greeting
+        seen = transport.peek()
+        opened = _read_greeting(seen, host, port)
+        if opened is None:
+            if not force:
+                return
+            if seen.startswith(PREFACE[:1]):
+                transport.abort()  # a preface that never ends, or none of ours
+                return
+            opened = (StreamOpen(host, port, False), 0)
+        timer.cancel()
+        del self._greeting[stream]
+        transport.drop(opened[1])
+        protocol = self._accept(opened[0])
+        if protocol is None:
+            self.send_soon(_kvm.FRAME_RESET, stream, errno.ECONNREFUSED)
+            self.forget(stream)
+            transport.was_reset(0)
+            return
+        transport.attach(protocol, opened[0])
+
+
+def _read_greeting(seen: bytes, host: str, port: int) -> tuple[StreamOpen, int] | None:
+    """Return what the first bytes say and how many of them are preface; None: more is needed."""
+    if not seen:
+        return None
+    if seen[0] == 0x16:
+        return StreamOpen(host, port, False, client_hello=True), 0
+    if seen[0] != PREFACE[0]:
+        return StreamOpen(host, port, False), 0
+    if len(seen) < _PREFACE_HEAD:
+        return None
+    if not seen.startswith(PREFACE):
+        return StreamOpen(host, port, False), 0
+    length = int.from_bytes(seen[len(PREFACE) : _PREFACE_HEAD], "big")
+    if length > _MAX_PREFACE:
+        return StreamOpen(host, port, False), 0
+    if len(seen) < _PREFACE_HEAD + length:
+        return None
+    name, _, protocols = seen[_PREFACE_HEAD : _PREFACE_HEAD + length].partition(b"\0")
+    alpn = tuple(p.decode("ascii", "replace") for p in protocols.split(b",") if p)
+    server_name = name.decode("ascii", "replace").lower() or None
+    return StreamOpen(host, port, True, server_name, alpn), _PREFACE_HEAD + length
