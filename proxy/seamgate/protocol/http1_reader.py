@@ -149,9 +149,9 @@ class MessageReader:
             self._left = framing
             self._state = _State.LENGTH
 
-    def _too_large(self, what: str) -> ProtocolError:
+    def _too_large(self, what: str, limit_bytes: int) -> ProtocolError:
         reason = Reason.HEADERS_TOO_LARGE if self.error is GuestProtocolError else Reason.UPSTREAM_PROTOCOL
-        return self.error(f"the {what} is longer than {MAX_HEAD_BYTES} bytes", reason=reason)
+        return self.error(f"the {what} is longer than {limit_bytes} bytes", reason=reason)
 
     def _read_head(self) -> Event:
         buffer = self._buffer
@@ -162,7 +162,7 @@ class MessageReader:
             return NEED_DATA
         end += 4
         if end - self._position > MAX_HEAD_BYTES:
-            raise self._too_large("head")
+            raise self._too_large("head", MAX_HEAD_BYTES)
         head = buffer[self._position : end]
         self._position = end
         return self._parse(head)
@@ -170,7 +170,7 @@ class MessageReader:
     def _refuse_early(self) -> None:
         """Don't wait for the rest of something that can't become a head: too long, or a bare LF anywhere."""
         if self.unread_bytes > MAX_HEAD_BYTES:
-            raise self._too_large("head")
+            raise self._too_large("head", MAX_HEAD_BYTES)
         line_end = self._buffer.find(b"\n", self._position)
         if line_end == self._position or (line_end > 0 and self._buffer[line_end - 1] != 0x0D):
             raise self.error("a line ends with a bare LF")
@@ -263,10 +263,13 @@ class MessageReader:
         end = buffer.find(b"\r\n\r\n", start)
         if end < 0:
             if self.unread_bytes > MAX_TRAILER_BYTES:
-                raise self._too_large("trailer section")
+                raise self._too_large("trailer section", MAX_TRAILER_BYTES)
             return NEED_DATA
-        trailers = parse_trailers(buffer[start : end + 4], self.error)
-        self._position = end + 4
+        end += 4
+        if end - start > MAX_TRAILER_BYTES:
+            raise self._too_large("trailer section", MAX_TRAILER_BYTES)
+        trailers = parse_trailers(buffer[start:end], self.error)
+        self._position = end
         self._state = _State.DONE
         return Trailers(trailers)
 
