@@ -102,6 +102,7 @@ class Evaluator:
         for rule in self.rules.values():
             self._add(rule)
         self.explainer = Explainer(self._allows, self.layers)
+        self._shadow_explainer = Explainer(self._allows, self.shadow_layers, shadow=True)
         self._expiries = sorted({at for rule in self.rules.values() for at in _expiries(rule)})
         self._since = self._until = -math.inf  # of the span of time in which nothing expires; empty: not begun
         self._plan_of = lru_cache(CACHED_PLANS)(self._plan)
@@ -225,12 +226,12 @@ class Evaluator:
         shadow = _fold(banned, allowed, self.shadow_layers)
         fold = fold or shadow
         if fold.effect is Effect.DENY:
-            return Decision(self._denial(fold, request, view))
+            return Decision(self._denial(fold, request, view, self.explainer))
         pending = fold.rule if fold.effect is Effect.DEFER else _choice_pending(allowed) or _shadow_pending(shadow)
         if pending is not None:
             message = f"Rule {pending.id} needs the body."
             return Decision(Verdict(Effect.DEFER, Reason.ALLOWED, pending.id, message))
-        would = self._denial(shadow, request, view) if shadow.effect is Effect.DENY else None
+        would = self._denial(shadow, request, view, self._shadow_explainer) if shadow.effect is Effect.DENY else None
         return self._allow(_enforced(allowed), request, would)
 
     def _allow(self, allowed: _Outcomes, request: Request, would: Verdict | None) -> Decision:
@@ -253,22 +254,22 @@ class Evaluator:
         )
         return Decision(verdict, chosen.rates)
 
-    def _denial(self, fold: _Fold, request: Request, view: View | None) -> Verdict:
+    def _denial(self, fold: _Fold, request: Request, view: View | None, explainer: Explainer) -> Verdict:
         rule = fold.rule
         if rule is not None and not rule.allows:
             return Verdict(Effect.DENY, fold.reason, rule.id, ban_message(rule, fold.reason, view))
         if rule is not None and view is not None:
             return Verdict(Effect.DENY, fold.reason, rule.id, unknown_message(rule, view))
-        return Verdict(Effect.DENY, fold.reason, "", self.explainer.missing(request, fold.layer, self._now, view))
+        return Verdict(Effect.DENY, fold.reason, "", explainer.missing(request, fold.layer, self._now, view))
 
     def _connect(self, guest: Guest, target: Target) -> Verdict:
         real = self._connect_fold(guest, target, shadow=False)
         if real.effect is Effect.DENY:
-            return self._connect_denial(real, guest, target)
+            return self._connect_denial(real, guest, target, self.explainer)
         if self._has_audit:
             shadow = self._connect_fold(guest, target, shadow=True)
             if shadow.effect is Effect.DENY:
-                would = self._connect_denial(shadow, guest, target)
+                would = self._connect_denial(shadow, guest, target, self._shadow_explainer)
                 return Verdict(
                     Effect.DEFER, Reason.ALLOWED, "", _DEFER.message, would_deny=would.message, would_rule=would.rule
                 )
@@ -298,10 +299,10 @@ class Evaluator:
             and match.covers_guest(guest.labels)
         )
 
-    def _connect_denial(self, fold: _Fold, guest: Guest, target: Target) -> Verdict:
+    def _connect_denial(self, fold: _Fold, guest: Guest, target: Target, explainer: Explainer) -> Verdict:
         if fold.rule is not None:
             return Verdict(Effect.DENY, fold.reason, fold.rule.id, ban_message(fold.rule, fold.reason, None))
-        message = self.explainer.missing_connect(guest, target, fold.layer, self._now)
+        message = explainer.missing_connect(guest, target, fold.layer, self._now)
         return Verdict(Effect.DENY, fold.reason, "", message)
 
 

@@ -60,11 +60,13 @@ class Explainer:
 
     Attributes:
         layers: those that must allow a request.
+        shadow: speak as if all were enforced: audit mode is no lack.
     """
 
-    def __init__(self, allows: HostIndex, layers: tuple[Layer, ...]) -> None:
+    def __init__(self, allows: HostIndex, layers: tuple[Layer, ...], *, shadow: bool = False) -> None:
         self._allows = allows
         self.layers = layers
+        self.shadow = shadow
 
     def missing(self, request: Request, layer: Layer | None, now: float, view: View | None) -> str:
         """Return the sentence for a request that no rule of the layer allows; without a view, silent on conditions."""
@@ -77,7 +79,7 @@ class Explainer:
         for rule in self._neighbours(target, None):
             if layer is None or rule.layer is layer:
                 fits = rule.match.covers_host(target.host, target.is_address)
-                near.append(Near(rule, tuple(_target_lacks(rule, guest, target, now)), fits))
+                near.append(Near(rule, tuple(self._target_lacks(rule, guest, target, now)), fits))
         return self._missing(target.origin, layer, _sorted(near))
 
     def nearest(
@@ -98,7 +100,7 @@ class Explainer:
         candidates.update(dict.fromkeys(self._neighbours(request.target, request.path)))
         near = []
         for rule in candidates:
-            lacks = tuple(_lacks(rule, request, now, view)) if layer is None or rule.layer is layer else ()
+            lacks = tuple(self._lacks(rule, request, now, view)) if layer is None or rule.layer is layer else ()
             if lacks:
                 fits = rule.match.covers_host(request.target.host, request.target.is_address)
                 near.append(Near(rule, lacks, fits))
@@ -121,6 +123,39 @@ class Explainer:
             if bucket.pattern is not None and _related(bucket.pattern, target.host):
                 yield from islice(bucket.near(text, NEIGHBOURS), 2)
 
+    def _lacks(self, rule: Rule, request: Request, now: float, view: View | None) -> Iterator[str]:
+        match = rule.match
+        yield from self._target_lacks(rule, request.guest, request.target, now)
+        if not match.covers_method(request.method):
+            yield f"method {request.method} is not one of {_some(sorted(match.methods or ()))}"
+        if not match.covers_path(request.path):
+            yield f"path {request.path} is not {_some([each.text for each in match.paths or ()])}"
+        elif "%2F" in request.path and not rule.encoded_slash:
+            yield "the path holds %2F and the rule has no encoded_slash: true"
+        if view is not None:
+            for condition in match.conditions:
+                if condition.judge(view) is not Outcome.YES:
+                    yield condition.explain(view)
+
+    def _target_lacks(self, rule: Rule, guest: Guest, target: Target, now: float) -> Iterator[str]:
+        match = rule.match
+        if not match.covers_host(target.host, target.is_address):
+            yield f"host {target.host} is not {_some([each.text for each in match.hosts or ()])}"
+        if target.scheme not in match.schemes:
+            yield f"scheme {target.scheme} is not {_some(sorted(match.schemes))}"
+        elif not match.covers_port(target.scheme, target.port):
+            yield f"port {target.port} is not {_ports(match, target.scheme)}"
+        for name, values in match.guests:
+            value = guest.labels.get(name)
+            if value is None:
+                yield f"the guest has no label {name}"
+            elif values is not None and value not in values:
+                yield f"the guest's label {name} is {value!r}, not {_some([repr(each) for each in sorted(values)])}"
+        if rule.expires_at <= now:
+            yield "it has expired"
+        if rule.audit and not self.shadow:
+            yield "it is in audit mode"
+
 
 def _sorted(near: list[Near]) -> list[Near]:
     return sorted(near, key=lambda each: (not each.host_fits, len(each.lacks), each.rule.id))
@@ -132,41 +167,6 @@ def _related(pattern: HostPattern, host: str) -> bool:
     if len(labels) > 1 and host.split(".")[-2:] == [labels[1], labels[0]]:
         return True
     return SequenceMatcher(None, pattern.text, host).ratio() > _SIMILAR
-
-
-def _lacks(rule: Rule, request: Request, now: float, view: View | None) -> Iterator[str]:
-    match = rule.match
-    yield from _target_lacks(rule, request.guest, request.target, now)
-    if not match.covers_method(request.method):
-        yield f"method {request.method} is not one of {_some(sorted(match.methods or ()))}"
-    if not match.covers_path(request.path):
-        yield f"path {request.path} is not {_some([each.text for each in match.paths or ()])}"
-    elif "%2F" in request.path and not rule.encoded_slash:
-        yield "the path holds %2F and the rule has no encoded_slash: true"
-    if view is not None:
-        for condition in match.conditions:
-            if condition.judge(view) is not Outcome.YES:
-                yield condition.explain(view)
-
-
-def _target_lacks(rule: Rule, guest: Guest, target: Target, now: float) -> Iterator[str]:
-    match = rule.match
-    if not match.covers_host(target.host, target.is_address):
-        yield f"host {target.host} is not {_some([each.text for each in match.hosts or ()])}"
-    if target.scheme not in match.schemes:
-        yield f"scheme {target.scheme} is not {_some(sorted(match.schemes))}"
-    elif not match.covers_port(target.scheme, target.port):
-        yield f"port {target.port} is not {_ports(match, target.scheme)}"
-    for name, values in match.guests:
-        value = guest.labels.get(name)
-        if value is None:
-            yield f"the guest has no label {name}"
-        elif values is not None and value not in values:
-            yield f"the guest's label {name} is {value!r}, not {_some([repr(each) for each in sorted(values)])}"
-    if rule.expires_at <= now:
-        yield "it has expired"
-    if rule.audit:
-        yield "it is in audit mode"
 
 
 def _ports(match: Match, scheme: str) -> str:

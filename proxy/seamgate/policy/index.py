@@ -308,11 +308,12 @@ def _buckets(node: _Label) -> Iterator[Bucket]:
 
 def find_allows(buckets: list[Bucket], path: str, guest: Guest) -> dict[Rule, None]:
     """Return the rules whose host and path cover the canonical path, in the strict reading."""
-    text = path[1:] if path.startswith("/") else "\0"  # "*" of OPTIONS * falls under rules without paths only
+    has_path = path.startswith("/")  # "*" of OPTIONS * falls under rules without paths only
+    text = path[1:]
     segments = text.split("/")
     found: dict[Rule, None] = {}
     for bucket in buckets:
-        for rules in bucket.find(text, segments):
+        for rules in bucket.find(text, segments) if has_path else (bucket.anywhere,):
             found.update(dict.fromkeys(rules.of(guest.labels)))
     return found
 

@@ -1,0 +1,354 @@
+"""Judging: default deny, deny overrides, layers, phases, exemptions, expiry, audit mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seamgate.address import parse_authority
+from seamgate.errors import ConfigError, Reason
+from seamgate.flow import BodyState, Guest
+from seamgate.policy.evaluation import Evaluator
+from seamgate.verdict import Effect, Limits
+from unit.policy.ask import GUEST, NOW, judge, load, request
+
+LLM = load("""
+    - id: llm-messages
+      allow: {hosts: [api.anthropic.com], methods: [POST], paths: [/v1/messages]}
+      guests: {team: research}
+      when: request.json.model.startsWith("claude-")
+      credential: anthropic
+      limits: {requests: 60/min, request_body: 5MiB}
+      inspect: [secrets]
+      expires: 2027-03-31
+""")
+URL = "POST https://api.anthropic.com/v1/messages"
+HOOKS = load("""
+    - id: gh
+      allow: {hosts: [api.github.com], paths: ["/repos/**"]}
+    - id: no-hooks
+      deny: {hosts: [api.github.com], paths: ["/repos/*/*/hooks/**"]}
+      except: {guests: {team: release}}
+""")
+HOOK = "GET https://api.github.com/repos/a/b/hooks/1"
+
+
+def test_an_allowed_request_carries_what_its_rule_selects() -> None:
+    """Effect, rule, credential, limits and inspectors come in one verdict."""
+    verdict = judge(LLM, URL, body='{"model": "claude-x"}')
+    assert (verdict.effect, verdict.reason, verdict.rule) == (Effect.ALLOW, Reason.ALLOWED, "llm-messages")
+    assert (verdict.credentials, verdict.inspect) == (("anthropic",), ("secrets",))
+    assert verdict.limits == Limits(5 * 2**20, None, (60, 60.0))
+
+
+@pytest.mark.parametrize(
+    "policies", [[], [load("- id: a\n  allow: {hosts: []}")], [load("- id: a\n  deny: {hosts: [x]}")]]
+)
+def test_the_default_is_to_deny(policies: list[object]) -> None:
+    """No policy, an empty list, only denies: nothing is allowed."""
+    verdict = judge(policies, "GET https://a.test/")  # type: ignore[arg-type]
+    assert (verdict.effect, verdict.reason, verdict.rule) == (Effect.DENY, Reason.NO_RULE_MATCHED, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "details", "reason"),
+    [
+        (URL, {"body": '{"model": "gpt"}'}, Reason.NO_RULE_MATCHED),
+        (URL, {"body": "{}"}, Reason.UNEVALUABLE),
+        (URL, {"body": "not JSON"}, Reason.UNEVALUABLE),
+        (URL, {"body": '{"model": "claude-x", "model": "gpt"}'}, Reason.UNEVALUABLE),
+        (URL, {"state": BodyState.OVERSIZE}, Reason.UNEVALUABLE),
+        (URL, {"state": BodyState.UNDECODABLE}, Reason.UNEVALUABLE),
+        (URL, {}, Reason.UNEVALUABLE),
+        (URL, {"guest": Guest("x", {"team": "ops"}), "body": '{"model": "claude-x"}'}, Reason.NO_RULE_MATCHED),
+        (URL, {"guest": Guest("x"), "body": '{"model": "claude-x"}'}, Reason.NO_RULE_MATCHED),
+        ("GET https://api.anthropic.com/v1/messages", {}, Reason.NO_RULE_MATCHED),
+        ("POST http://api.anthropic.com/v1/messages", {"body": '{"model": "claude-x"}'}, Reason.NO_RULE_MATCHED),
+        ("POST https://api.anthropic.com:8443/v1/messages", {"body": '{"model": "claude-x"}'}, Reason.NO_RULE_MATCHED),
+        ("post https://api.anthropic.com/v1/messages", {"body": '{"model": "claude-x"}'}, Reason.NO_RULE_MATCHED),
+    ],
+)
+def test_whatever_is_not_certainly_allowed_is_denied(line: str, details: dict[str, Any], reason: Reason) -> None:
+    """Each thing that does not fit, or can't be known, denies with its own reason."""
+    verdict = judge(LLM, line, **details)
+    assert (verdict.effect, verdict.reason) == (Effect.DENY, reason)
+
+
+def test_a_body_is_waited_for_only_where_it_matters() -> None:
+    """DEFER while the body is pending and a rule that may decide needs it; never for another request."""
+    assert judge(LLM, URL, state=BodyState.PENDING).effect is Effect.DEFER
+    assert judge(LLM, "POST https://api.anthropic.com/v1/x", state=BodyState.PENDING).effect is Effect.DENY
+    assert judge(HOOKS, "POST https://api.github.com/repos/a/b", state=BodyState.PENDING).effect is Effect.ALLOW
+    ban = load("- id: ban\n  deny: {hosts: [api.anthropic.com]}", source="b.yaml")
+    assert judge([LLM, ban], URL, state=BodyState.PENDING).effect is Effect.DENY
+
+
+def test_a_deny_outweighs_every_allow() -> None:
+    """Whatever the layers and the order, and with the rule's id."""
+    for policies in ([HOOKS], [load(HOOK_ALLOW, layer="org", source="o.yaml"), HOOKS]):
+        verdict = judge(list(policies), HOOK)
+        assert (verdict.effect, verdict.reason, verdict.rule) == (Effect.DENY, Reason.RULE_DENIED, "no-hooks")
+
+
+HOOK_ALLOW = "- id: exactly\n  allow: {hosts: [api.github.com], paths: [/repos/a/b/hooks/1], methods: [GET]}"
+
+
+@pytest.mark.parametrize(
+    "path", ["/repos/a/b/HOOKS/1", "/repos/a/b/hooks/1/", "/repos/a/b/hooks%2F1", "/repos/a/b/h%6Foks/1"]
+)
+def test_no_spelling_evades_a_deny(path: str) -> None:
+    """Another case, a trailing slash, an encoded slash, an escape: denied."""
+    assert judge(HOOKS, f"GET https://api.github.com{path}").effect is Effect.DENY
+
+
+def test_an_exemption_lifts_the_ban_it_stands_in() -> None:
+    """For whom it names, and only while it holds."""
+    release = Guest("r", {"team": "release"})
+    assert judge(HOOKS, HOOK, guest=release).rule == "gh"
+    assert judge(HOOKS, HOOK, guest=GUEST).rule == "no-hooks"
+
+
+EXEMPT = """
+    - id: all
+      allow: {hosts: ["**"]}
+      encoded_slash: true
+    - id: ban
+      deny: {hosts: [a.test]}
+      except:
+        - {paths: ["/pub/*"], methods: [GET]}
+        - {when: request.json.safe == true}
+        - {guests: {team: ops}, expires: 2027-01-01}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "details", "effect"),
+    [
+        ("GET https://a.test/pub/x", {}, Effect.ALLOW),
+        ("HEAD https://a.test/pub/x", {}, Effect.ALLOW),
+        ("POST https://a.test/pub/x", {}, Effect.DENY),
+        ("GET https://a.test/PUB/x", {}, Effect.DENY),
+        ("GET https://a.test/pub/x/", {}, Effect.DENY),
+        ("GET https://a.test/pub/x%2Fy", {}, Effect.DENY),
+        ("POST https://a.test/x", {"body": '{"safe": true}'}, Effect.ALLOW),
+        ("POST https://a.test/x", {"body": '{"safe": false}'}, Effect.DENY),
+        ("POST https://a.test/x", {"body": "{}"}, Effect.DENY),
+        ("POST https://a.test/x", {"state": BodyState.OVERSIZE}, Effect.DENY),
+        ("POST https://a.test/x", {"state": BodyState.PENDING}, Effect.DEFER),
+        ("GET https://a.test/x", {"guest": Guest("o", {"team": "ops"})}, Effect.ALLOW),
+        ("GET https://a.test/x", {"guest": Guest("o", {"team": "ops"}), "now": NOW + 100 * 86400}, Effect.DENY),
+    ],
+)
+def test_an_exemption_must_certainly_hold(line: str, details: dict[str, Any], effect: Effect) -> None:
+    """It is read strictly: byte for byte, in every reading, and unknown means that the ban stands."""
+    assert judge(load(EXEMPT), line, **details).effect is effect
+
+
+DENY_WHEN = """
+    - id: all
+      allow: {hosts: [a.test]}
+    - id: ban
+      deny: {hosts: [a.test], methods: [POST]}
+      when: request.json.force == true
+"""
+
+
+@pytest.mark.parametrize(
+    ("details", "effect", "reason"),
+    [
+        ({"body": '{"force": true}'}, Effect.DENY, Reason.RULE_DENIED),
+        ({"body": '{"force": false}'}, Effect.ALLOW, Reason.ALLOWED),
+        ({"body": "{}"}, Effect.DENY, Reason.UNEVALUABLE),
+        ({"body": "x"}, Effect.DENY, Reason.UNEVALUABLE),
+        ({"state": BodyState.OVERSIZE}, Effect.DENY, Reason.UNEVALUABLE),
+        ({"state": BodyState.PENDING}, Effect.DEFER, Reason.ALLOWED),
+    ],
+)
+def test_unknown_means_yes_for_a_deny(details: dict[str, Any], effect: Effect, reason: Reason) -> None:
+    """A ban whose condition can't be evaluated stands."""
+    verdict = judge(load(DENY_WHEN), "POST https://a.test/", **details)
+    assert (verdict.effect, verdict.reason) == (effect, reason)
+
+
+def test_every_layer_that_is_there_must_allow() -> None:
+    """A lower layer can only narrow; the denial names the layer that lacks a rule."""
+    org = load("- id: org\n  allow: {hosts: ['**.acme.test']}", layer="org", source="o.yaml")
+    team = load("- id: team\n  allow: {hosts: ['**']}", layer="team", source="t.yaml")
+    box = load("- id: box\n  allow: {hosts: [a.acme.test], methods: [GET]}", layer="sandbox", source="s.yaml")
+    assert judge([org, team, box], "GET https://a.acme.test/").rule == "box"
+    assert "layer org" in judge([org, team, box], "GET https://b.test/").message
+    assert "layer sandbox" in judge([box, team, org], "POST https://a.acme.test/").message
+    assert judge([org, team], "POST https://a.acme.test/").allowed
+    empty = load("- id: nothing\n  deny: {hosts: [x.test]}", layer="sandbox", source="e.yaml")
+    assert not judge([org, team, empty], "GET https://a.acme.test/").allowed
+
+
+def test_rules_expire_by_the_callers_clock() -> None:
+    """From its date on an allow allows no more and a ban is lifted, however the clock runs."""
+    evaluator = Evaluator(
+        [
+            load("""
+        - id: all
+          allow: {hosts: [a.test]}
+          expires: 2027-03-31
+        - id: freeze
+          deny: {hosts: [a.test]}
+          expires: 2027-01-03
+    """)
+        ]
+    )
+    asked = request("GET https://a.test/")
+    freeze_ends, all_ends = 1799020800.0, 1806537600.0
+    for now, allowed in (
+        (NOW, False), (freeze_ends - 1, False), (freeze_ends, True), (all_ends - 1, True), (all_ends, False),
+        (freeze_ends, True), (NOW, False),
+    ):  # fmt: skip
+        assert evaluator.judge_request(asked, now).allowed is allowed
+        connect = evaluator.judge_connect(asked.guest, asked.target, now)
+        assert (connect.effect is Effect.DEFER) is allowed
+
+
+def test_an_encoded_slash_needs_leave() -> None:
+    """%2F passes an allow only where the rule says so; a deny covers it anyway."""
+    without = load("- id: a\n  allow: {hosts: [a.test], paths: ['/*']}")
+    leave = load("- id: a\n  allow: {hosts: [a.test], paths: ['/*']}\n  encoded_slash: true")
+    assert not judge(without, "GET https://a.test/@s%2Fp").allowed
+    assert judge(leave, "GET https://a.test/@s%2Fp").allowed
+
+
+def test_addresses_are_covered_only_by_name_but_denied_by_any() -> None:
+    """`**` allows no address; a deny of `**` covers addresses too."""
+    every = load("- id: a\n  allow: {hosts: ['**', 10.0.0.1]}")
+    assert judge(every, "GET https://10.0.0.1/").allowed
+    assert not judge(every, "GET https://10.0.0.2/").allowed
+    ban = load("- id: b\n  deny: {hosts: ['**'], methods: [GET]}", source="b.yaml")
+    assert judge([every, ban], "GET https://10.0.0.1/").rule == "b"
+
+
+def test_options_star_falls_under_rules_without_paths() -> None:
+    """`OPTIONS *` has no path: no pattern allows it, and a deny of every path covers it."""
+    paths = load("- id: a\n  allow: {hosts: [a.test], paths: ['/**']}")
+    plain = load("- id: a\n  allow: {hosts: [a.test]}")
+    ban = load("- id: b\n  deny: {hosts: [a.test], paths: ['/**'], methods: [OPTIONS]}", source="b.yaml")
+    star = request("OPTIONS https://a.test/")
+    star = type(star)("r", star.guest, star.target, "OPTIONS", "*")
+    assert not Evaluator([paths]).judge_request(star, NOW).allowed
+    assert Evaluator([plain]).judge_request(star, NOW).allowed
+    assert not Evaluator([plain, ban]).judge_request(star, NOW).allowed
+
+
+AUDIT = """
+    - id: all
+      allow: {hosts: [a.test]}
+    - id: ban
+      deny: {hosts: [a.test], paths: [/admin]}
+      mode: audit
+    - id: wide
+      allow: {hosts: [b.test]}
+      mode: audit
+"""
+
+
+def test_a_rule_in_audit_mode_records_and_enforces_nothing() -> None:
+    """An audited deny lets pass and says so; an audited allow does not allow, and the denial says so."""
+    passed = judge(load(AUDIT), "GET https://a.test/admin")
+    assert (passed.allowed, passed.rule, passed.would_rule) == (True, "all", "ban")
+    assert passed.would_deny == "Rule ban denies it."
+    assert judge(load(AUDIT), "GET https://a.test/").would_deny == ""
+    refused = judge(load(AUDIT), "GET https://b.test/")
+    assert not refused.allowed
+    assert "it is in audit mode" in refused.message
+
+
+def test_a_file_in_audit_mode_is_a_candidate() -> None:
+    """Its layer is not demanded; what it would deny by default is recorded."""
+    real = load("- id: all\n  allow: {hosts: [a.test]}")
+    candidate = load(
+        "- id: less\n  allow: {hosts: [a.test], methods: [GET]}", layer="org", mode="audit", source="c.yaml"
+    )
+    assert judge([real, candidate], "GET https://a.test/").would_deny == ""
+    posted = judge([real, candidate], "POST https://a.test/")
+    assert posted.allowed
+    assert posted.would_deny.startswith("No rule of layer org allows POST https://a.test/")
+    assert not judge([candidate], "GET https://a.test/").allowed
+
+
+def test_a_candidate_that_needs_the_body_waits_for_it() -> None:
+    """Audit mode sees the body as enforcement would, and never denies for it."""
+    real = load("- id: all\n  allow: {hosts: [a.test]}")
+    shadow = load("- id: ban\n  deny: {hosts: [a.test]}\n  when: request.json.x == 1\n  mode: audit", source="s.yaml")
+    assert judge([real, shadow], "POST https://a.test/", state=BodyState.PENDING).effect is Effect.DEFER
+    seen = judge([real, shadow], "POST https://a.test/", body='{"x": 1}')
+    assert (seen.allowed, seen.would_rule) == (True, "ban")
+    assert judge([real, shadow], "POST https://a.test/", state=BodyState.OVERSIZE).allowed
+
+
+def connect(policies: Any, authority: str, guest: Guest = GUEST, scheme: str = "https") -> tuple[Effect, str]:
+    """Judge a tunnel."""
+    loaded = policies if isinstance(policies, list) else [policies]
+    verdict = Evaluator(loaded).judge_connect(guest, parse_authority(authority, scheme), NOW)
+    return verdict.effect, verdict.rule
+
+
+def test_a_tunnel_opens_where_a_request_may_be_allowed() -> None:
+    """By host, port and guest; method, path and body are for later."""
+    assert connect(LLM, "api.anthropic.com:443") == (Effect.DEFER, "")
+    assert connect(LLM, "api.anthropic.com:8443") == (Effect.DENY, "")
+    assert connect(LLM, "api.openai.com:443") == (Effect.DENY, "")
+    assert connect(LLM, "api.anthropic.com:443", Guest("o", {"team": "ops"})) == (Effect.DENY, "")
+    assert connect(LLM, "api.anthropic.com", scheme="http") == (Effect.DENY, "")
+    assert connect([], "api.anthropic.com:443") == (Effect.DENY, "")
+
+
+def test_a_tunnel_is_denied_by_a_ban_on_all_of_it() -> None:
+    """A ban of some paths or methods waits; one of everything denies at once, unless an exemption may lift it."""
+    allow = load("- id: all\n  allow: {hosts: ['**']}")
+
+    def ban(text: str) -> list[object]:
+        return [allow, load(f"- id: ban\n  deny: {{{text}}}", source="b.yaml")]
+
+    assert connect(ban("hosts: [a.test]"), "a.test:443") == (Effect.DENY, "ban")
+    assert connect(ban("hosts: ['**'], paths: ['/**']"), "a.test:443") == (Effect.DENY, "ban")
+    assert connect(ban("hosts: [a.test], paths: ['/x/**']"), "a.test:443") == (Effect.DEFER, "")
+    assert connect(ban("hosts: [a.test], methods: [GET]"), "a.test:443") == (Effect.DEFER, "")
+    assert connect(ban("hosts: [a.test], ports: [8443]"), "a.test:443") == (Effect.DEFER, "")
+    assert connect(ban("hosts: [a.test], headers: {x: true}"), "a.test:443") == (Effect.DEFER, "")
+    assert connect([allow, load(BAN_EXCEPT)], "a.test:443") == (Effect.DENY, "ban")
+    assert connect([allow, load(BAN_EXCEPT)], "a.test:443", Guest("o", {"team": "ops"})) == (Effect.DEFER, "")
+
+
+BAN_EXCEPT = "- id: ban\n  deny: {hosts: [a.test]}\n  except: {guests: {team: ops}, paths: [/x]}"
+
+
+def test_a_tunnel_needs_every_layer() -> None:
+    """As a request does."""
+    org = load("- id: org\n  allow: {hosts: [b.test]}", layer="org", source="o.yaml")
+    team = load("- id: team\n  allow: {hosts: [a.test]}")
+    assert connect([org, team], "a.test:443") == (Effect.DENY, "")
+    shadow = load("- id: org\n  allow: {hosts: [b.test]}", layer="org", mode="audit", source="o.yaml")
+    verdict = Evaluator([shadow, team]).judge_connect(GUEST, parse_authority("a.test:443", "https"), NOW)
+    assert verdict.effect is Effect.DEFER
+    assert verdict.would_deny.startswith("No rule of layer org")
+
+
+def test_ids_are_unique_over_all_files() -> None:
+    """A rule that is named in an audit record is one rule."""
+    with pytest.raises(ConfigError, match=r"b\.yaml:5:5: the id 'a' is already that of the rule at p\.yaml:5"):
+        Evaluator([load("- id: a\n  allow: {hosts: [x]}"), load("- id: a\n  deny: {hosts: [z]}", source="b.yaml")])
+
+
+def test_the_cache_never_changes_a_verdict() -> None:
+    """Asked again, after others, after forgetting: the same."""
+    evaluator = Evaluator([HOOKS])
+    lines = [HOOK, "GET https://api.github.com/repos/a/b/pulls", "GET https://x.test/"]
+    first = [evaluator.judge_request(request(line), NOW) for line in lines]
+    assert [evaluator.judge_request(request(line), NOW) for line in lines] == first
+    evaluator.forget()
+    assert [evaluator.judge_request(request(line), NOW) for line in lines] == first
+
+
+def test_the_trace_names_every_rule_that_covers() -> None:
+    """Denies first, with what each says."""
+    found = Evaluator([load(DENY_WHEN)]).trace(request("POST https://a.test/", body="x"), NOW)
+    assert [(rule.id, said.name) for rule, said in found] == [("ban", "UNKNOWN"), ("all", "YES")]
