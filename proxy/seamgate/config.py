@@ -100,7 +100,25 @@ BUILTIN_PLUGINS = (
 
 
 class ConfigFile(_Section, frozen=True):
-    """The file as it is written. `Config` is what the gateway uses."""
+    """The file as it is written. `Config` is what the gateway uses.
+
+    Attributes:
+        entries: the ways in.
+        policies: policy files, from the file's folder. Guests may do what they allow and nothing denies.
+        credentials: by name: what policies select and the gateway puts in at the last hop.
+        guests: by name: who may ask, how they prove it, and the labels that policies match on.
+        plugins: names, or sections with capabilities and options, in the order in which they are asked; `builtin`
+            stands for the four that make up the default behaviour.
+        ca: the gateway's own certificate authority, which guests trust.
+        audit: the journal.
+        limits: of connections, times and sizes.
+        pool: the shared sessions to upstreams.
+        dns: how names are resolved.
+        upstream_tls: which roots and client certificates hold for which upstreams.
+        permit_addresses: classes (loopback, private ...), networks and addresses beyond public ones that may be
+            dialled for any rule. A rule's `addresses` permit them for its own hosts only.
+        admin: the listener for metrics and health.
+    """
 
     entries: Entries
     policies: tuple[str, ...]

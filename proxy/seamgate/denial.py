@@ -48,10 +48,15 @@ def denial_body(verdict: Verdict, request_id: str) -> bytes:
         "message": f"seamgate: {verdict.message or reason.text} [{reason.value}]",
         "rule": verdict.rule or None,
         "blame": reason.blame.value,
-        "advice": _ADVICE[reason.blame],
+        "advice": denial_advice(reason.blame),
         "request_id": request_id,
     }
     return msgspec.json.encode({"type": "error", "error": error})
+
+
+def denial_advice(blame: Blame) -> str:
+    """Return what a guest is told to do, by who can mend it."""
+    return _ADVICE[blame]
 
 
 def denial_headers(verdict: Verdict) -> Headers:

@@ -51,7 +51,7 @@ def show(directory: Path | None, as_json: bool) -> None:
     "--bundle", is_flag=True, help="Trust the machine's roots too: where not all traffic crosses the gateway."
 )
 def env(directory: Path | None, proxy_url: str, shell: str, bundle: bool) -> None:
-    r"""Print what makes clients trust the CA, and with --proxy, use the gateway.
+    """Print what makes clients trust the CA, and with --proxy, use the gateway.
 
     \b
     eval "$(seamgate ca env --proxy http://127.0.0.1:8080)"

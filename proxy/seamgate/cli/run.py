@@ -62,7 +62,7 @@ def run(
     log_level: str,
     command: tuple[str, ...],
 ) -> None:
-    r"""Run a program as a guest, under a gateway of its own.
+    """Run a program as a guest, under a gateway of its own.
 
     \b
     seamgate run --allow api.anthropic.com -- python agent.py

@@ -22,7 +22,13 @@ _REMEMBERED = 16384
 
 
 class TokenSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a guest's token comes from: exactly one of an environment variable, a file, or the SHA-256 of it in hex."""
+    """Where a guest's token comes from: exactly one of env, file, sha256.
+
+    Attributes:
+        env: name of an environment variable of the gateway.
+        file: path of a file that holds it.
+        sha256: its digest, 64 hex digits, so that the configuration itself can be kept anywhere.
+    """
 
     env: str | None = None
     file: str | None = None
