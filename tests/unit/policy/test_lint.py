@@ -1,0 +1,88 @@
+"""Lint: each finding has a rule that earns it, and a good policy has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from seamgate.policy.lint import lint
+from unit.policy.ask import NOW, load
+
+GOOD = """
+    - id: good
+      allow: {hosts: [api.llm.test], methods: [POST], paths: [/v1/messages]}
+      credential: llm
+      owner: x
+      reason: it is
+"""
+
+
+def codes(rules: str, **details: str) -> set[str]:
+    """Return the codes of findings on rules, but those on every test file."""
+    return {each.code for each in lint([load(rules, **details)], NOW)} - {"no-owner", "no-reason"}
+
+
+def test_a_good_policy_has_no_finding() -> None:
+    """Nothing is said where there is nothing to say."""
+    assert codes(GOOD) == set()
+
+
+@pytest.mark.parametrize(
+    ("rules", "code"),
+    [
+        ("- id: a\n  deny: {hosts: [a.test]}", "allows-nothing"),
+        ("- id: a\n  allow: {hosts: [a.test]}\n  expires: 2026-01-01", "expired"),
+        ("- id: a\n  allow: {hosts: [a.test]}\n  expires: 2026-12-20", "expires-soon"),
+        ("- id: a\n  allow: {hosts: []}", "empty-list"),
+        ("- id: a\n  allow: {hosts: [a.test], methods: []}", "empty-list"),
+        ("- id: a\n  allow: {hosts: ['*']}", "single-label"),
+        ("- id: a\n  allow: {hosts: ['**']}", "any-host"),
+        ("- id: a\n  allow: {hosts: ['*.*']}", "any-host"),
+        ("- id: a\n  allow: {hosts: ['**.com']}", "top-level"),
+        ("- id: a\n  allow: {hosts: ['*.*.com']}", "top-level"),
+        ("- id: a\n  allow: {hosts: ['*.github.io']}", "shared-hosting"),
+        ("- id: a\n  allow: {hosts: ['**.amazonaws.com']}", "shared-hosting"),
+        ("- id: a\n  allow: {hosts: ['*.a.test'], methods: [GET]}\n  credential: x", "credential-wildcard"),
+        (
+            "- id: a\n  allow: {hosts: [a.test], schemes: [http], methods: [GET]}\n  credential: x",
+            "credential-over-http",
+        ),
+        ("- id: a\n  allow: {hosts: [a.test]}\n  credential: x", "credential-any-method"),
+        ("- id: a\n  allow: {hosts: [a.test], methods: [GET]}\n  credential: x", "credential-any-path"),
+        ("- id: a\n  allow: {hosts: [a.test]}\n  addresses: [metadata]", "metadata"),
+        ("- id: a\n  allow: {hosts: [a.test]}\n- id: b\n  allow: {hosts: [a.test]}", "repeated"),
+        ("- id: a\n  allow: {hosts: [a.test]}\n- id: b\n  deny: {hosts: ['*.test']}", "shadowed"),
+        ("- id: a\n  allow: {hosts: ['*.a.test']}\n- id: b\n  deny: {hosts: ['**.a.test']}", "shadowed"),
+        ("- id: a\n  allow: {hosts: [a.test], paths: [/x/y]}\n- id: b\n  deny: {paths: ['/X/**']}", "shadowed"),
+        ("- id: a\n  allow: {hosts: [a.test], paths: ['/x/*']}\n- id: b\n  deny: {paths: ['/x/**']}", "shadowed"),
+        ("- id: a\n  allow: {hosts: [a.test], methods: [PUT]}\n- id: b\n  deny: {methods: write}", "shadowed"),
+    ],
+)
+def test_each_finding(rules: str, code: str) -> None:
+    """The code is found, at the rule's line."""
+    assert code in codes(rules)
+
+
+@pytest.mark.parametrize(
+    "ban",
+    [
+        "deny: {hosts: [b.test]}",
+        "deny: {hosts: [a.test], methods: [PUT]}",
+        "deny: {hosts: [a.test], paths: [/x]}",
+        "deny: {hosts: [a.test], ports: [8443]}",
+        "deny: {hosts: [a.test], query: {q: true}}",
+        "deny: {hosts: [a.test]}\n  except: {guests: {t: a}}",
+        "deny: {hosts: [a.test]}\n  guests: {t: a}",
+        "deny: {hosts: [a.test]}\n  mode: audit",
+        "deny: {hosts: [a.test]}\n  expires: 2020-01-01",
+    ],
+)
+def test_a_ban_on_a_part_is_no_shadow(ban: str) -> None:
+    """An allow of which something is left is not reported."""
+    assert "shadowed" not in codes(f"- id: a\n  allow: {{hosts: [a.test]}}\n- id: b\n  {ban}")
+
+
+def test_findings_have_places_and_an_order() -> None:
+    """By file and line, with the rule's id."""
+    found = lint([load("- id: a\n  allow: {hosts: ['**']}\n- id: b\n  allow: {hosts: ['*']}")], NOW)
+    warnings = [(each.source, each.line, each.rule, each.code) for each in found if each.severity == "warning"]
+    assert warnings == [("p.yaml", 5, "a", "any-host"), ("p.yaml", 7, "b", "single-label")]
