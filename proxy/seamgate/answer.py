@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
+from seamgate.credentials.redaction import RedactionSet, Redactor
 from seamgate.filters import Filters, open_filters
 from seamgate.flow import Direction, Headers, Request, Response, Step
 from seamgate.pipeline import Pipeline
@@ -24,12 +26,28 @@ FLUSH_AFTER_S: Final = 0.05
 _NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
 
 
+@lru_cache(maxsize=1024)
+def _patterns(secrets: tuple[tuple[str, bytes], ...]) -> RedactionSet:
+    return RedactionSet(secrets)
+
+
 class Answer:
     """One response. State: `_waiting` holds the body while the head waits; `begun` once the head was sent."""
 
     __slots__ = (
-        "_budget_s", "_done", "_filters", "_guarded", "_guest", "_headers", "_request", "_timer", "_waiting", "begun",
-        "body_bytes", "status",
+        "_budget_s",
+        "_done",
+        "_filters",
+        "_guarded",
+        "_guest",
+        "_headers",
+        "_request",
+        "_secrets",
+        "_timer",
+        "_waiting",
+        "begun",
+        "body_bytes",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +55,7 @@ class Answer:
         budget_s: float,
         guest: GuestSide,
         request: Request,
+        secrets: tuple[tuple[str, bytes], ...],
         guarded: Callable[[Callable[[], None]], None],
     ) -> None:
         self.status = 0
@@ -45,6 +64,7 @@ class Answer:
         self._budget_s = budget_s
         self._guest = guest
         self._request = request
+        self._secrets = secrets
         self._guarded = guarded
         self._filters: Filters | None = None
         self._headers: Headers = ()
@@ -63,6 +83,9 @@ class Answer:
             headers = tuple(pair for pair in headers if pair[0] not in _NOT_FOR_GUESTS)
         response = Response(head.status, headers)
         opened = pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, steps)
+        if self._secrets:
+            # Whatever plugin supplied them: what went out with this request does not come back.
+            opened.insert(0, ("seamgate", Redactor(_patterns(self._secrets))))
         if opened:
             self._filters, headers = open_filters(opened, headers, self._budget_s, bodiless=head.body == 0)
             response = Response(head.status, headers)

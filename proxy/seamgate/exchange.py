@@ -20,6 +20,8 @@ from enum import IntEnum
 from time import monotonic
 from typing import Any, Final
 
+import msgspec
+
 from seamgate.answer import Answer
 from seamgate.audit.record import (
     AuditBytes,
@@ -31,7 +33,7 @@ from seamgate.audit.record import (
     guest_part,
     request_part,
 )
-from seamgate.errors import Blame, Reason, ResolveFailed, SeamgateError, UpstreamProtocolError
+from seamgate.errors import Blame, CredentialError, Reason, ResolveFailed, SeamgateError, UpstreamProtocolError
 from seamgate.filters import Filters, open_filters
 from seamgate.flow import (
     BodyState,
@@ -41,10 +43,9 @@ from seamgate.flow import (
     Resolution,
     Step,
     Supply,
-    apply_amendment,
-    find_header,
 )
-from seamgate.protocol.coding import UndecodableError, narrow_accept_encoding, open_decoder
+from seamgate.outgoing import make_head
+from seamgate.protocol.coding import UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED, ResponseHead
 from seamgate.seam import Seam
 from seamgate.sides import GuestSide, UpstreamSide
@@ -180,7 +181,7 @@ class Exchange:
                 body = self._decoded_body()
             except UndecodableError:
                 state = BodyState.UNDECODABLE
-        self.request = _with_body(self.request, body, state)
+        self.request = msgspec.structs.replace(self.request, body=body, body_state=state)
         self._stage = Stage.JUDGING
         self._judge()
 
@@ -369,25 +370,16 @@ class Exchange:
 
     def _send(self) -> None:
         """Make what goes out, and write ahead if a credential goes along; then let it out."""
-        request = self.request
-        headers, query = request.headers, request.query
+        request, seam = self.request, self._seam
+        headers = request.headers
         if self._body_length:
             opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
             if opened:  # before the credentials go in, which no inspector may see
-                self._request_filters, headers = open_filters(opened, headers, self._seam.limits.plugin_budget_s)
-        for supply in self._supplies:
-            headers = apply_amendment(headers, supply.set_headers, supply.remove_headers)
-            query = supply.query if supply.query is not None else query
-        if self._seam.placeholders.left_over(headers, query) is not None:
-            message = "a placeholder is left that no selected credential replaces"
-            self.refuse(deny(message, reason=Reason.PLACEHOLDER_MISPLACED))
-            return
-        if self._supplies or self._verdict.inspect:
-            accepted = narrow_accept_encoding(find_header(headers, b"accept-encoding"))
-            headers = apply_amendment(headers, ((b"accept-encoding", accepted),), ())
-        self._outgoing = (headers, query)
+                self._request_filters, headers = open_filters(opened, headers, seam.limits.plugin_budget_s)
+        inspected = bool(self._verdict.inspect)
+        self._outgoing = make_head(request, headers, self._supplies, seam.placeholders, inspected=inspected)
         if self._supplies:
-            self._seam.write_ahead(self._record(AuditKind.BEGIN, None), self._written_ahead)
+            seam.write_ahead(self._record(AuditKind.BEGIN, None), self._written_ahead)
         else:
             self._let_out()
 
@@ -452,6 +444,8 @@ class Exchange:
             if rest:
                 session.send_data(rest)
         if self._body_length or self._chunked_up:
+            if self._seam.placeholders.left_over(self._trailers) is not None:
+                raise CredentialError("a placeholder stands in the trailers", reason=Reason.PLACEHOLDER_MISPLACED)
             session.send_end(self._trailers)
 
     def _continue_anyway(self) -> None:
@@ -472,7 +466,7 @@ class Exchange:
             self._stop_continue_timer()
             if self._expects and not self._body_done:
                 self._guest.send_continue()
-        elif head.status == 103 and not self._supplies:
+        elif head.status == 103 and not self._supplies and not self._verdict.inspect:
             self._guest.send_informational(103, head.headers)
         elif head.status == 101:
             raise UpstreamProtocolError("the upstream switches protocols without being asked")
@@ -482,7 +476,11 @@ class Exchange:
         self._stop_continue_timer()
         self._stage = Stage.RESPONDING
         self._first_byte_ms = (monotonic() - self._started) * 1000
-        answer = self._answer = Answer(self._seam.limits.plugin_budget_s, self._guest, self.request, self.guarded)
+        secrets: tuple[tuple[str, bytes], ...] = ()
+        if self._pipeline.redacts_supplies and self._supplies:
+            secrets = tuple([(each.credential, value) for each in self._supplies for value in each.secrets])
+        budget_s = self._seam.limits.plugin_budget_s
+        answer = self._answer = Answer(budget_s, self._guest, self.request, secrets, self.guarded)
         denial = answer.begin(head, self._pipeline, self._verdict, self._steps)
         if denial is not None:
             self.refuse(denial)
@@ -621,18 +619,3 @@ class Exchange:
 
 
 _NOT_OURS: Final = frozenset((Reason.GUEST_GONE, Reason.GUEST_TIMEOUT))
-
-
-def _with_body(request: Request, body: bytes | None, state: BodyState) -> Request:
-    return Request(
-        request.id,
-        request.guest,
-        request.target,
-        request.method,
-        request.path,
-        request.query,
-        request.headers,
-        body,
-        state,
-        request.received_at,
-    )

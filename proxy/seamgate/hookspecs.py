@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 
 PROJECT = "seamgate"
 
-F = TypeVar("F")
+F = TypeVar("F", bound="Callable[..., Any]")
 hookspec = cast("Callable[[F], F]", pluggy.HookspecMarker(PROJECT))
-hookimpl = cast("Callable[[F], F]", pluggy.HookimplMarker(PROJECT))
-"""Marks a function or method as an implementation of the hook of the same name."""
+_mark_implementation = pluggy.HookimplMarker(PROJECT)
+
+
+def hookimpl(function: F) -> F:
+    """Mark a function or method as an implementation of the hook of the same name."""
+    marked: F = _mark_implementation(function)
+    return marked
 
 
 class Inspector(Protocol):

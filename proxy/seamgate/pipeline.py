@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from seamgate import hookspecs
@@ -102,6 +103,10 @@ class Pipeline:
         self.plugins = tuple(plugins)
         self.generation = generation
         self.stats: list[PluginStats] = []
+        self.redacts_supplies = any(
+            "supply_credential" in plugin.hooks and "open_inspector" not in plugin.hooks for plugin in plugins
+        )
+        """Whether a plugin supplies credentials without redacting answers: then the core does it for it."""
         self._budget_ns = int(budget_s * 1e9)
         self._judge_connect = self._compile("judge_connect")
         self._judge_request = self._compile("judge_request")
@@ -198,7 +203,7 @@ class Pipeline:
             amendment = self._value(call, (request,), Amendment, steps, "amended")
             if amendment is not None:
                 headers = apply_amendment(request.headers, amendment.set_headers, amendment.remove_headers)
-                request = _with_headers(request, headers)
+                request = msgspec.structs.replace(request, headers=headers)
         return request
 
     def resolve_name(self, name: str, steps: list[Step]) -> Resolution | Awaitable[Resolution | None] | None:
@@ -361,18 +366,3 @@ def _overrun(call: _Call, spent_ns: int) -> Verdict:
     call.stats.overruns += 1
     message = f"plugin {call.plugin} took {spent_ns // 1_000_000} ms in {call.stats.hook}"
     return deny(message, reason=Reason.PLUGIN_OVERRUN)
-
-
-def _with_headers(request: Request, headers: tuple[tuple[bytes, bytes], ...]) -> Request:
-    return Request(
-        request.id,
-        request.guest,
-        request.target,
-        request.method,
-        request.path,
-        request.query,
-        headers,
-        request.body,
-        request.body_state,
-        request.received_at,
-    )

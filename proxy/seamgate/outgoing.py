@@ -1,0 +1,46 @@
+"""What leaves for the upstream: the judged request's head, with the supplied credentials in place. Pure.
+
+Called by the exchange at the last hop. The result holds secrets; it goes into the session and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.errors import CredentialError, Reason
+from seamgate.flow import Headers, Request, Supply, apply_amendment, find_header
+from seamgate.protocol.coding import narrow_accept_encoding
+
+_NO_RANGES = (b"range", b"if-range")
+
+
+def make_head(
+    request: Request, headers: Headers, supplies: Sequence[Supply], placeholders: PlaceholderIndex, *, inspected: bool
+) -> tuple[Headers, str | None]:
+    """Return the headers and the query to send.
+
+    Args:
+        request: as judged.
+        headers: its headers, as request inspectors left them.
+        supplies: in the order of the rule.
+        placeholders: all that are configured; none may be left.
+        inspected: whether the answer will be inspected: then only codings that can be decoded are asked for, and no
+            ranges, which would show a secret in two halves.
+
+    Raises:
+        CredentialError: a placeholder is left that no selected credential replaces.
+    """
+    query = request.query
+    for supply in supplies:
+        headers = apply_amendment(headers, supply.set_headers, supply.remove_headers)
+        query = supply.query if supply.query is not None else query
+    if placeholders.left_over(headers, query) is not None:
+        message = "a placeholder is left in the request that no credential of the deciding rule replaces"
+        raise CredentialError(message, reason=Reason.PLACEHOLDER_MISPLACED)
+    accepted = find_header(headers, b"accept-encoding")
+    if accepted is not None or supplies or inspected:
+        headers = apply_amendment(headers, ((b"accept-encoding", narrow_accept_encoding(accepted)),), ())
+    if inspected:
+        headers = apply_amendment(headers, (), _NO_RANGES)
+    return headers, query
