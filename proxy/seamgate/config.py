@@ -20,9 +20,9 @@ from seamgate.document import Document, parse_document, read_text
 from seamgate.entry.identity import GuestConfig
 from seamgate.errors import ConfigError, TargetError
 from seamgate.flow import Target
-from seamgate.seam import LimitsConfig
+from seamgate.limits import LimitsConfig
 from seamgate.upstream.addresses import compile_permit
-from seamgate.upstream.pool import PoolConfig
+from seamgate.upstream.pool_key import PoolConfig
 from seamgate.upstream.resolver import DnsConfig
 from seamgate.upstream.tls import UpstreamTlsConfig
 

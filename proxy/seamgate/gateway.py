@@ -30,6 +30,7 @@ from seamgate.flow import Guest, Isolation
 from seamgate.pipeline import Pipeline
 from seamgate.registry import load_plugins
 from seamgate.seam import Seam
+from seamgate.streams import as_protocol
 from seamgate.upstream.addresses import OwnAddresses, compile_permit
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.pool import SessionPool
@@ -136,7 +137,7 @@ class Gateway:
             if self.connections.full:
                 self.connections.refused_total += 1
                 return _Refused()
-            return factory()
+            return as_protocol(factory())
 
         try:
             server = await loop.create_server(accept, host, port, backlog=BACKLOG)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, ClientHello, parse_client_hello
@@ -55,10 +55,38 @@ class Transport(Protocol):
         ...
 
 
+class Receiver(Protocol):
+    """What sits above a transport: `asyncio.Protocol` by shape. Not by inheritance, so that those can be compiled."""
+
+    def connection_made(self, transport: Any) -> None:
+        """The transport is there."""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; whether to keep the transport open."""
+        ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport is gone."""
+
+    def pause_writing(self) -> None:
+        """The transport has enough."""
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+
+
+def as_protocol(receiver: Receiver) -> asyncio.Protocol:
+    """Tell the type checker that asyncio takes protocols by shape."""
+    return cast("asyncio.Protocol", receiver)
+
+
 Chooser = Callable[[ClientHello], ssl.SSLContext]
 
 
-class TlsStream(asyncio.Protocol):
+class TlsStream:
     """TLS between the transport below and the protocol above.
 
     The protocol above gets `connection_made(self)` once the handshake is done, then data as usual. If the handshake
@@ -67,7 +95,7 @@ class TlsStream(asyncio.Protocol):
 
     def __init__(
         self,
-        above: asyncio.Protocol,
+        above: Receiver,
         *,
         context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
@@ -174,7 +202,7 @@ class TlsStream(asyncio.Protocol):
             return
         self._established = True
         self._send()
-        self._above.connection_made(self)  # type: ignore[arg-type]  # we are its transport
+        self._above.connection_made(self)
         if self._on_established is not None:
             self._on_established()
 

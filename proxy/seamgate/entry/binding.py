@@ -9,23 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import msgspec
-
 from seamgate.address import parse_authority
+from seamgate.entry.bound import Bound
 from seamgate.entry.identity import Identities
 from seamgate.errors import GuestProtocolError, Reason, TargetError
 from seamgate.flow import Guest, Target
 from seamgate.paths import canonical_path, check_query
 from seamgate.protocol.heads import RequestHead
-
-
-class Bound(msgspec.Struct, frozen=True):
-    """Who asks, and for what."""
-
-    guest: Guest
-    target: Target
-    path: str
-    query: str | None
 
 
 class Binding(Protocol):

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
 from seamgate.denial import denial_body, denial_headers
-from seamgate.entry.binding import Binding, Bound
+from seamgate.entry.binding import Binding
+from seamgate.entry.bound import Bound
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError
 from seamgate.exchange import Exchange
 from seamgate.flow import BodyState, Guest, Headers, Request
@@ -66,7 +67,7 @@ class Connections:
             stream.abort()
 
 
-class Http1Guest(asyncio.Protocol):
+class Http1Guest:
     """One connection of one guest."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Any
 
 from seamgate.errors import ConnectFailed, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
-from seamgate.streams import TlsStream
+from seamgate.streams import TlsStream, as_protocol
 from seamgate.upstream.session import Session
 from seamgate.upstream.tls import TlsProfile, UpstreamTls, tls_failed
 
@@ -66,7 +66,7 @@ class Connector:
     async def _open(self, session: Session, target: Target, profile: TlsProfile | None, address: str) -> None:
         loop = asyncio.get_running_loop()
         if profile is None:
-            transport, _ = await loop.create_connection(lambda: session, address, target.port)
+            transport, _ = await loop.create_connection(lambda: as_protocol(session), address, target.port)
             transport.set_write_buffer_limits(self._write_high_bytes)
             return
         established: asyncio.Future[None] = loop.create_future()
@@ -89,7 +89,7 @@ class Connector:
         )
         transport_: Any = None
         try:
-            transport_, _ = await loop.create_connection(lambda: stream, address, target.port)
+            transport_, _ = await loop.create_connection(lambda: as_protocol(stream), address, target.port)
             transport_.set_write_buffer_limits(self._write_high_bytes)
             await established
         except BaseException:

@@ -14,47 +14,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Annotated, Literal, Protocol
-
-import msgspec
+from typing import Protocol
 
 from seamgate.errors import Reason, SeamgateError, UpstreamError, UpstreamTimeout
 from seamgate.flow import Guest, Target
 from seamgate.tasks import spawn
+from seamgate.upstream.pool_key import PoolConfig, PoolKey
 from seamgate.upstream.session import Session
 from seamgate.upstream.tls import TlsProfile
-
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How sessions are kept and shared.
-
-    Attributes:
-        isolation: who may share sessions: guests of one `group` ("group", the default: guests with equal labels are
-            one group unless they name another), each guest for itself ("guest"), or all ("shared").
-        sessions_per_origin: most sessions of one key; further requests wait for one.
-        queue_timeout_s: how long they wait.
-        idle_timeout_s: an idle session is closed after this; below the 60 s that common servers allow.
-        max_age_s: no session is used for longer, so that a change of addresses is followed.
-        preconnect: whether a session is opened while the guest still does its TLS handshake.
-    """
-
-    isolation: Literal["group", "guest", "shared"] = "group"
-    sessions_per_origin: Annotated[int, msgspec.Meta(ge=1)] = 256
-    queue_timeout_s: Seconds = 30.0
-    idle_timeout_s: Seconds = 50.0
-    max_age_s: Seconds = 3600.0
-    preconnect: bool = True
-
-
-class PoolKey(msgspec.Struct, frozen=True, cache_hash=True):
-    """What two requests must share to share a session, besides the validated address."""
-
-    target: Target
-    profile: TlsProfile | None
-    group: str
-    generation: int
 
 
 class SessionOpener(Protocol):

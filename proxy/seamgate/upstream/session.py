@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-class Session(asyncio.Protocol):
+class Session:
     """State: `exchange` is set while one is carried; `_broken` once nothing may be sent any more."""
 
     def __init__(self, address: str, on_idle: Callable[[Session], None], on_gone: Callable[[Session], None]) -> None:

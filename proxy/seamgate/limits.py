@@ -1,0 +1,41 @@
+"""The `limits:` of seamgate.yaml: how long, how many, how large. Values only."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+KIB, MIB = 1024, 1024 * 1024
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `limits:` of seamgate.yaml: each with a default that agents don't meet and attackers do.
+
+    Attributes:
+        connections: guests' connections at once; more are refused. 10,000 idle ones cost some 200 MB.
+        head_timeout_s: from the first byte of a request to the end of its head, and for a TLS handshake.
+        idle_timeout_s: how long a guest's connection may be silent between requests.
+        body_timeout_s: how long a request's body may be silent.
+        resolve_timeout_s: for a name, all servers and retries together.
+        connect_timeout_s: for TCP and TLS to one address.
+        response_timeout_s: how long an upstream may be silent. Thinking models are silent for many minutes.
+        credential_timeout_s: for a source that has to be asked.
+        plugin_budget_s: wall time of one synchronous plugin call.
+        request_body_bytes: longest request body where a rule says nothing; None for no limit.
+        judged_body_bytes: how much of a body is held in memory for rules that look into it. Longer: unevaluable.
+    """
+
+    connections: Count = 10_000
+    head_timeout_s: Seconds = 30.0
+    idle_timeout_s: Seconds = 300.0
+    body_timeout_s: Seconds = 120.0
+    resolve_timeout_s: Seconds = 10.0
+    connect_timeout_s: Seconds = 10.0
+    response_timeout_s: Seconds = 900.0
+    credential_timeout_s: Seconds = 10.0
+    plugin_budget_s: Seconds = 0.25
+    request_body_bytes: Count | None = None
+    judged_body_bytes: Count = 2 * MIB
