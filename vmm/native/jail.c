@@ -8,6 +8,7 @@
 #include <linux/filter.h>
 #include <linux/kvm.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -16,6 +17,9 @@
 
 /* Returns 0, or -1 with errno. */
 int jail_no_new_privileges(void) { return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); }
+
+/* Returns 0 with SIGKILL to come when the parent ends, or -1 with errno. */
+int jail_die_with_parent(void) { return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); }
 
 /* ---- Landlock. The numbers are spelled out: Debian 12's headers know ABI 2 only. */
 #define LL_EXECUTE (1ULL << 0)

@@ -706,6 +706,15 @@ static PyObject *py_no_new_privileges(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *py_die_with_parent(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    if (jail_die_with_parent())
+        return os_error("PR_SET_PDEATHSIG");
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_seccomp(PyObject *module, PyObject *args)
 {
     int kill;
@@ -755,6 +764,7 @@ static PyMethodDef functions[] = {
     {"kvm_check", py_kvm_ioctl, METH_VARARGS, "kvm_check(kvm, 'api' | 'extension', number=0) -> int"},
     {"tsc_khz", py_tsc_khz, METH_VARARGS, "tsc_khz(kvm) -> int"},
     {"no_new_privileges", py_no_new_privileges, METH_NOARGS, "Never gain privileges again."},
+    {"die_with_parent", py_die_with_parent, METH_NOARGS, "SIGKILL when the parent ends."},
     {"seccomp", py_seccomp, METH_VARARGS, "seccomp(kill)"},
     {"landlock", py_landlock, METH_VARARGS, "landlock(readable, writable) -> bool"},
     {NULL, NULL, 0, NULL}};

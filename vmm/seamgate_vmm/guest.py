@@ -102,6 +102,7 @@ class Guest:
         self.outcome: Outcome | None = None
         self.unsupported: Counter[str] = Counter()
         self.notes: list[bytes] = []
+        self.refused_memory = False  # it once asked for more than its limit
         self._console = console
         self._usage = _Usage()
         self._pending: tuple[int, ...] | None = None
@@ -129,7 +130,7 @@ class Guest:
                 break
             self._one_exit(self.machine.run(left))
         if self.state is not State.OVER:
-            self._check_limits()
+            self.check_limits()
         return self.state
 
     def _one_exit(self, why: int) -> None:
@@ -152,7 +153,8 @@ class Guest:
         where = f" {address:#x}" if vector == 14 else ""
         return f"{name}{where} at instruction {rip:#x}, stack {rsp:#x}, error {error:#x}"
 
-    def _check_limits(self) -> None:
+    def check_limits(self) -> None:
+        """End the guest if it is over a limit; also called for one that only waits."""
         limits = self.limits
         if self._expected is not None and time.monotonic() > self._expected_by:
             self._end(Reason.NOT_RESEEDED, UNNATURAL, "it did not confirm its fresh randomness in time")
@@ -209,7 +211,9 @@ class Guest:
             length = min(a[1], 1 << 20)
             return self._to_guest(a[0], os.urandom(length))
         if op == _kvm.HOST_GROW:
-            return self.machine.grow(a[0])
+            end = self.machine.grow(a[0])
+            self.refused_memory |= end < 0
+            return end
         if op == _kvm.HOST_RELEASE:
             return self.machine.release(a[0], a[1])
         if op == _kvm.HOST_UNSUPPORTED:

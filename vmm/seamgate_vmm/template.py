@@ -36,6 +36,8 @@ from seamgate_vmm.snapshot import (
 )
 
 SUFFIX = ".sgt"
+# Memory of a template, tried in turn: every MiB costs each guest 2.5 KiB of kernel memory on shadow paging.
+_SIZES = tuple(n * MIB for n in (64, 96, 128, 192, 256, 384, 512))
 GUEST_LIBRARY = "/run/seamgate"
 RESEED_DEADLINE_S = 10.0
 STANDARD_IMPORTS = (
@@ -184,7 +186,6 @@ def build(
     imports: Sequence[str] = (),
     venv: Path | None = None,
     portable: bool = True,
-    memory_bytes: int = 64 * MIB,
     output: Console | None = None,
 ) -> Meta:
     """Warm CPython up with the standard modules and `imports`, and save it under `name`.
@@ -195,11 +196,30 @@ def build(
     path = path_of(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     interpreter = find_interpreter(venv)
-    first = round_memory(memory_bytes)
+    for first in _SIZES:
+        meta = _build(host, name, interpreter, imports, portable, first, output)
+        if meta is not None:
+            return meta
+    raise TemplateError(f"these imports need more than {_SIZES[-1] >> 20} MiB; import less")
+
+
+def _build(
+    host: Host,
+    name: str,
+    interpreter: Interpreter,
+    imports: Sequence[str],
+    portable: bool,
+    first: int,
+    output: Console | None,
+) -> Meta | None:
+    """Build with this much memory; None if it was not enough."""
+    path = path_of(name)
     fd = os.memfd_create("seamgate-build", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, first)
         guest = _warm_up(host, interpreter, (*STANDARD_IMPORTS, *imports), portable, first, fd, output)
+        if guest is None:
+            return None
         try:
             meta = _describe(host, guest, name, interpreter, imports, portable, first)
         finally:
@@ -227,7 +247,7 @@ def _warm_up(
     first: int,
     fd: int,
     output: Console | None,
-) -> Guest:
+) -> Guest | None:
     said = bytearray()
 
     def console(number: int, data: bytes) -> int:
@@ -247,11 +267,13 @@ def _warm_up(
         Limits(memory_bytes=first, first_memory_bytes=first, wall_s=300),
         image=fd,
     )
-    while guest.step(100_000) not in (State.RENDEZVOUS, State.OVER):
+    while guest.step(100_000) not in (State.RENDEZVOUS, State.OVER) and not guest.refused_memory:
         time.sleep(min(guest.wait_s() or 0.0, 0.1) if guest.state is State.WAITING else 0.0)
-    if guest.state is State.OVER:
+    if guest.state is not State.RENDEZVOUS:
         outcome = guest.outcome
         guest.close()
+        if guest.refused_memory:
+            return None
         raise TemplateError(f"the interpreter ended before it was ready: {outcome}\n{said.decode(errors='replace')}")
     return guest
 

@@ -1,0 +1,338 @@
+"""The processes that run guests: a nursery that has loaded a template, and workers forked from it.
+
+    pool ──channel──> nursery: opens KVM, verifies and loads the template, forks a worker for each `spawn`
+    pool ──channel──> worker: up to some 16 guests on one thread; started, stopped and reported by messages
+
+A worker gives up everything that it does not need before its first guest: new privileges, every path but the view's and
+the scratch folder, every system call but some ninety (no socket, no process, no program). It has no secret and no
+network: a guest's bytes go through shared memory that the gateway reads.
+
+Runs on: its own process, one thread. `pool.py` is the other end.
+"""
+
+import heapq
+import itertools
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seamgate_vmm import _kvm
+from seamgate_vmm.channel import Channel, Closed
+from seamgate_vmm.errors import VmmError
+from seamgate_vmm.guest import UNNATURAL, Guest, Limits, State
+from seamgate_vmm.host import Host, open_host
+from seamgate_vmm.image import Mount, View
+from seamgate_vmm.outcome import Outcome, Reason
+from seamgate_vmm.snapshot import Loaded, load
+from seamgate_vmm.template import Job, restore, view_of
+
+_SLICE_US = 5_000
+_ALONE_SLICE_US = 50_000
+_CHECK_S = 0.5
+_SCRATCH = "/tmp"  # noqa: S108 - where a guest sees its scratch folder
+_START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A guest and what belongs to it here."""
+
+    number: int
+    guest: Guest
+    wake: int
+    console: tuple[int, int]
+    scratch: Path
+    reported: bool = False
+    blocked_fd: int = -1
+    queued: bool = False
+    fds: list[int] = field(default_factory=list)
+
+
+class Worker:
+    """Runs guests of one template until its channel closes."""
+
+    def __init__(self, host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path) -> None:
+        self._host = host
+        self._loaded = loaded
+        self._channel = channel
+        self._view = view
+        self._scratch_root = scratch_root
+        self._slots: dict[int, _Slot] = {}
+        self._by_fd: dict[int, _Slot] = {}
+        self._ready: deque[_Slot] = deque()
+        self._timers: list[tuple[float, int, _Slot]] = []
+        self._order = itertools.count()
+        self._spare: list[Guest] = []
+        self._poll = select.epoll()
+        self._poll.register(channel.fileno(), select.EPOLLIN)
+        self._next_check = 0.0
+
+    def run(self) -> None:
+        """Serve until the pool is gone."""
+        try:
+            while True:
+                self._turn()
+        except Closed:
+            for slot in list(self._slots.values()):
+                self._remove(slot)
+
+    def _turn(self) -> None:
+        for fd, _ in self._poll.poll(self._timeout()):
+            if fd == self._channel.fileno():
+                self._message()
+            else:
+                self._woken(fd)
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            self._enqueue(heapq.heappop(self._timers)[2])
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_S
+            self._check_all()
+        if self._ready:
+            self._step(self._ready.popleft())
+
+    def _timeout(self) -> float:
+        if self._ready:
+            return 0.0
+        if not self._slots:
+            return -1.0
+        until = self._next_check
+        if self._timers:
+            until = min(until, self._timers[0][0])
+        return max(0.0, until - time.monotonic())
+
+    # ---- guests
+
+    def _step(self, slot: _Slot) -> None:
+        slot.queued = False
+        if slot.number not in self._slots:
+            return
+        state = slot.guest.step(_SLICE_US if self._ready else _ALONE_SLICE_US)
+        if not slot.reported and slot.guest.confirmed:
+            slot.reported = True
+            self._channel.send({"op": "started", "guest": slot.number})
+        if state is State.READY:
+            self._enqueue(slot)
+        elif state is State.WAITING:
+            self._sleep(slot)
+        elif state is State.CONSOLE:
+            self._wait_for_console(slot)
+        elif state is State.RENDEZVOUS:
+            slot.guest.stop(Reason.BAD_REQUEST, "it went to the rendezvous again")
+            self._finish(slot)
+        else:
+            self._finish(slot)
+
+    def _enqueue(self, slot: _Slot) -> None:
+        if not slot.queued and slot.number in self._slots:
+            slot.queued = True
+            self._ready.append(slot)
+
+    def _sleep(self, slot: _Slot) -> None:
+        wait = slot.guest.wait_s()
+        if wait is not None:
+            heapq.heappush(self._timers, (time.monotonic() + wait, next(self._order), slot))
+
+    def _woken(self, fd: int) -> None:
+        slot = self._by_fd.get(fd)
+        if slot is None:
+            return
+        if fd == slot.blocked_fd:
+            self._poll.unregister(fd)
+            del self._by_fd[fd]
+            slot.blocked_fd = -1
+        else:
+            try:
+                os.eventfd_read(fd)
+            except BlockingIOError:
+                return
+        if slot.guest.state in (State.WAITING, State.CONSOLE):
+            self._enqueue(slot)
+
+    def _wait_for_console(self, slot: _Slot) -> None:
+        fd = slot.blocked_fd
+        self._poll.register(fd, select.EPOLLOUT)
+        self._by_fd[fd] = slot
+
+    def _check_all(self) -> None:
+        for slot in list(self._slots.values()):
+            if slot.guest.state in (State.WAITING, State.CONSOLE):
+                slot.guest.check_limits()
+                if slot.guest.state is State.OVER:
+                    self._finish(slot)
+
+    def _finish(self, slot: _Slot) -> None:
+        outcome = slot.guest.outcome or Outcome(Reason.STOPPED, UNNATURAL)
+        spare = self._remove(slot)
+        self._channel.send({"op": "ended", "guest": slot.number, "outcome": outcome_to_json(outcome)})
+        if spare is not None:
+            self._spare.append(spare)
+
+    def _remove(self, slot: _Slot) -> Guest | None:
+        """Forget a guest; return it if its machine can serve another."""
+        self._slots.pop(slot.number, None)
+        for fd in (slot.wake, slot.blocked_fd):
+            if self._by_fd.pop(fd, None) is not None:
+                self._poll.unregister(fd)
+        for fd in slot.fds:
+            os.close(fd)
+        shutil.rmtree(slot.scratch, ignore_errors=True)
+        guest = slot.guest
+        guest.files.close()
+        outcome = guest.outcome
+        if outcome is not None and outcome.reason in (Reason.EXITED, Reason.STOPPED):
+            return guest
+        guest.close()
+        return None
+
+    # ---- messages
+
+    def _message(self) -> None:
+        message, fds = self._channel.receive()
+        op = message.get("op")
+        if op == "start":
+            self._start(message, fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        slot = self._slots.get(int(message.get("guest", -1)))
+        if slot is None:
+            return
+        if op == "stop":
+            slot.guest.stop(Reason[message["reason"]], str(message["detail"]))
+            self._finish(slot)
+        elif op == "interrupt":
+            slot.guest.interrupt()
+            if slot.guest.state is State.WAITING:
+                self._enqueue(slot)
+
+    def _start(self, message: dict[str, Any], fds: list[int]) -> None:
+        number = int(message["guest"])
+        scratch = self._scratch_root / str(number)
+        try:
+            if len(fds) != _START_FDS:
+                raise VmmError(f"{len(fds)} descriptors instead of {_START_FDS}")
+            scratch.mkdir(mode=0o700)
+            self._restore(number, message, fds, scratch)
+        except (OSError, VmmError) as error:
+            for fd in fds:
+                os.close(fd)
+            shutil.rmtree(scratch, ignore_errors=True)
+            outcome = Outcome(Reason.MACHINE_FAILED, UNNATURAL, str(error))
+            self._channel.send({"op": "ended", "guest": number, "outcome": outcome_to_json(outcome)})
+
+    def _restore(self, number: int, message: dict[str, Any], fds: list[int], scratch: Path) -> None:
+        memory, doorbell, wake, stdout, stderr = fds
+        for fd in (stdout, stderr):
+            os.set_blocking(fd, False)
+        job = Job(message["argv"], message["env"], message["cwd"])
+        slot: _Slot
+
+        def console(fd: int, data: bytes) -> int:
+            target = slot.console[fd - 1]
+            try:
+                return os.write(target, data)
+            except BlockingIOError:
+                slot.blocked_fd = target
+                return 0
+            except BrokenPipeError:
+                return len(data)  # nobody reads it any more: the guest is not held up
+
+        guest = restore(
+            self._host,
+            self._loaded,
+            job,
+            self._view.with_scratch(Mount(_SCRATCH, str(scratch), writable=True)),
+            console,
+            Limits(**message["limits"]),
+            ring=(memory, doorbell),
+            reuse=self._spare.pop() if self._spare else None,
+        )
+        slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds)
+        self._slots[number] = slot
+        self._by_fd[wake] = slot
+        self._poll.register(wake, select.EPOLLIN)
+        self._enqueue(slot)
+
+
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as it travels to the pool."""
+    return {
+        "reason": outcome.reason.value,
+        "code": outcome.code,
+        "detail": outcome.detail,
+        "unsupported": outcome.unsupported,
+        "cpu_s": outcome.cpu_s,
+    }
+
+
+def outcome_from_json(raw: dict[str, Any]) -> Outcome:
+    """Return an outcome from a worker's message. Raises: KeyError, ValueError, TypeError."""
+    unsupported = {str(k): int(v) for k, v in raw["unsupported"].items()}
+    return Outcome(Reason(raw["reason"]), int(raw["code"]), str(raw["detail"])[:1000], unsupported, float(raw["cpu_s"]))
+
+
+# ---- processes
+
+
+def enter_jail(view: View, scratch_root: Path) -> None:
+    """Give up paths and system calls. Raises: OSError if this kernel refuses: then no guest is run."""
+    _kvm.no_new_privileges()
+    _kvm.landlock(view.readable_paths(), [str(scratch_root)])
+    _kvm.seccomp(True)
+
+
+def _worker(host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path) -> None:
+    _kvm.die_with_parent()
+    enter_jail(view, scratch_root)
+    Worker(host, loaded, channel, view, scratch_root).run()
+
+
+def nursery(fd: int) -> int:
+    """Main of the nursery: `fd` is its channel. Returns its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the pool, which decides
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the pool learns by the channel
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    channel = Channel(socket.socket(fileno=fd))
+    message, _ = channel.receive()
+    scratch_root = Path(message["scratch_root"])
+    try:
+        host = open_host()
+        loaded = load(Path(message["template"]), host)
+    except (VmmError, OSError) as error:
+        channel.send({"op": "failed", "error": str(error), "kind": type(error).__name__})
+        return 3
+    view = view_of(loaded.meta.roots, [Mount(g, h) for g, h in message["mounts"]])
+    channel.send({"op": "loaded", "python": loaded.meta.program, "tier": host.tier})
+    return _spawn_workers(channel, host, loaded, view, scratch_root)
+
+
+def _spawn_workers(channel: Channel, host: Host, loaded: Loaded, view: View, scratch_root: Path) -> int:
+    while True:
+        try:
+            _, fds = channel.receive()
+        except Closed:
+            return 0
+        if os.fork() == 0:
+            code = 70
+            try:
+                channel.close()
+                _worker(host, loaded, Channel(socket.socket(fileno=fds[0])), view, scratch_root)
+                code = 0
+            except OSError as error:
+                print(f"seamgate: a worker ended: {error}", file=sys.stderr)
+            finally:
+                os._exit(code)
+        for fd in fds:
+            os.close(fd)
