@@ -11,7 +11,9 @@ import pytest
 
 from seamgate.demo.stage import shipped_policy
 from support.cli import seamgate
+from support.tutorial import matches
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 _LONGEST_S = 15.0
 
 
@@ -62,6 +64,15 @@ def test_without_a_terminal_there_is_no_colour(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
     assert re.search(r"\d+ checks, all hold", done.stdout)
     assert "[redacted:llm]" in done.stdout
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
+    """Every line of the README's excerpt is in the output, in order; three dots stand for what differs by run."""
+    excerpt = re.search(r"<!-- demo -->\n```\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    assert excerpt is not None
+    output = seamgate("demo", home=tmp_path).stdout
+    printed = "".join(f"{line.rstrip()}\n" for line in output.splitlines())
+    assert matches(f"...\n{excerpt[1]}", printed), printed
 
 
 def test_colour_can_be_had_where_it_is_asked_for(tmp_path: Path) -> None:
