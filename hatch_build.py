@@ -1,24 +1,75 @@
-"""The build hook: C parts are built by `make`, the one way to build them, and go into the wheel.
+"""The build hook: a wheel gets the C parts, built by `make`, and the hot path compiled by mypyc.
 
-An editable install builds nothing here: `make` has built the parts in place already.
+The sources stay plain Python and run as they are: an editable install builds nothing here. A wheel holds, beside the
+sources, extension modules of those that every request passes (`COMPILED`), which Python prefers. What decides and what
+plugins see is the same code either way, and the tests run against both. `SEAMGATE_PURE=1` leaves them out.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+# Where the time goes, see docs/performance.md. None of them defines a msgspec structure or a hook: those are in C
+# already, or need attributes that compiled functions don't have.
+COMPILED = (
+    "seamgate/answer.py",
+    "seamgate/credentials/placeholders.py",
+    "seamgate/entry/binding.py",
+    "seamgate/entry/http1_guest.py",
+    "seamgate/exchange.py",
+    "seamgate/filters.py",
+    "seamgate/outgoing.py",
+    "seamgate/pipeline.py",
+    "seamgate/protocol/http1.py",
+    "seamgate/protocol/http1_reader.py",
+    "seamgate/seam.py",
+    "seamgate/streams.py",
+    "seamgate/upstream/pool.py",
+    "seamgate/upstream/session.py",
+)
+_SETUP = """
+from mypyc.build import mypycify
+from setuptools import setup
+setup(name="compiled", ext_modules=mypycify({options!r}, opt_level="3", group_name="seamgate"))
+"""
+
+
+def compile_modules(root: Path, out: Path) -> list[Path]:
+    """Compile `COMPILED` into extension modules below `out` and return their paths.
+
+    Raises:
+        subprocess.CalledProcessError: mypyc or the C compiler failed; its output was shown.
+    """
+    options = [f"--config-file={root / 'pyproject.toml'}", *COMPILED]
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(scratch) / "setup.py"
+        script.write_text(_SETUP.format(options=options), encoding="utf-8")
+        command = [sys.executable, str(script), "--quiet", "build_ext", f"--build-lib={out}", f"--build-temp={scratch}"]
+        environment = {**os.environ, "MYPYPATH": str(root / "proxy"), "MYPY_CACHE_DIR": f"{scratch}/cache"}
+        subprocess.run(command, cwd=root / "proxy", env=environment, check=True)  # noqa: S603
+    return sorted(out.rglob("*.so"))
+
 
 class BuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Runs `make kvm-build` for a wheel and adds what it made."""
+    """Runs `make kvm-build` and mypyc for a wheel and adds what they made."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the extension and the shim, and mark the wheel as of this platform."""
+        """Build, and mark the wheel as of this platform."""
         if version != "standard":
             return
+        root = Path(self.root)
         subprocess.run(["make", "-C", self.root, "-f", "vmm/build.mk", "kvm-build"], check=True)  # noqa: S603, S607
         build_data["artifacts"] += ["vmm/seamgate_vmm/*.so", "vmm/seamgate_vmm/*.bin"]
+        if not os.environ.get("SEAMGATE_PURE"):
+            out = Path(tempfile.mkdtemp(prefix="seamgate-compiled-"))
+            for path in compile_modules(root, out):
+                build_data["force_include"][str(path)] = str(path.relative_to(out))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

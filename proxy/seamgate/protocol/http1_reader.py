@@ -55,9 +55,8 @@ Event = RequestHead | ResponseHead | bytes | Trailers | _NeedData
 class MessageReader:
     """Common part of both directions. State: `_buffer` from `_position` on is unread; `_left` counts body bytes."""
 
-    error: type[ProtocolError]
-
-    def __init__(self) -> None:
+    def __init__(self, error: type[ProtocolError]) -> None:
+        self.error = error
         self._buffer = b""
         self._position = 0
         self._scanned = 0
@@ -277,7 +276,8 @@ class MessageReader:
 class RequestReader(MessageReader):
     """Reads requests."""
 
-    error = GuestProtocolError
+    def __init__(self) -> None:
+        super().__init__(GuestProtocolError)
 
     def _cut_reason(self) -> Reason:
         return Reason.GUEST_GONE
@@ -291,10 +291,8 @@ class RequestReader(MessageReader):
 class ResponseReader(MessageReader):
     """Reads responses. `expect(method)` says which request the next response answers."""
 
-    error = UpstreamProtocolError
-
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(UpstreamProtocolError)
         self._method = ""
 
     def expect(self, method: str) -> None:
