@@ -25,6 +25,9 @@ from seamgate.policy.patterns import HostPattern
 NEIGHBOURS = 8
 """Rules looked at on each side of where the request would stand in the index."""
 _SHOWN = 3
+_COUNTED = 1000
+_COMPARED = 256
+"""Paths of a rule up to which each is compared; a longer list is believed not to cover what the index did not find."""
 _SIMILAR = 0.85
 """api.githb.com is close to api.github.com; example.com is not close to example.org."""
 
@@ -75,11 +78,11 @@ class Explainer:
 
     def missing_connect(self, guest: Guest, target: Target, layer: Layer | None, now: float) -> str:
         """Return the sentence for a tunnel none of whose requests could be allowed."""
-        near = []
-        for rule in self._neighbours(target, None):
-            if layer is None or rule.layer is layer:
-                fits = rule.match.covers_host(target.host, target.is_address)
-                near.append(Near(rule, tuple(self._target_lacks(rule, guest, target, now)), fits))
+        near = [
+            Near(rule, tuple(self._target_lacks(rule, guest, target, now, fits)), fits)
+            for rule, fits in self._neighbours(target, "").items()
+            if layer is None or rule.layer is layer
+        ]
         return self._missing(target.origin, layer, _sorted(near))
 
     def nearest(
@@ -94,16 +97,14 @@ class Explainer:
             view: to look into query, headers and body as well.
             limit: at most so many.
         """
-        candidates: dict[Rule, None] = {}
         buckets = self._allows.find(request.target)
-        candidates.update(dict.fromkeys(islice(find_allows(buckets, request.path, request.guest), 4 * NEIGHBOURS)))
-        candidates.update(dict.fromkeys(self._neighbours(request.target, request.path)))
+        covering = dict.fromkeys(islice(find_allows(buckets, request.path, request.guest), 4 * NEIGHBOURS), True)
         near = []
-        for rule in candidates:
-            lacks = tuple(self._lacks(rule, request, now, view)) if layer is None or rule.layer is layer else ()
-            if lacks:
-                fits = rule.match.covers_host(request.target.host, request.target.is_address)
-                near.append(Near(rule, lacks, fits))
+        for rule, fits in (covering | self._neighbours(request.target, request.path.removeprefix("/"))).items():
+            if layer is None or rule.layer is layer:
+                lacks = tuple(self._lacks(rule, request, now, view, fits, rule in covering))
+                if lacks:
+                    near.append(Near(rule, lacks, fits))
         return _sorted(near)[:limit]
 
     def _missing(self, what: str, layer: Layer | None, found: list[Near]) -> str:
@@ -115,21 +116,28 @@ class Explainer:
         near = found[0]
         return f"{who} allows {what}; nearest rule {near.rule.id}: {', '.join(near.lacks)}."
 
-    def _neighbours(self, target: Target, path: str | None) -> Iterator[Rule]:
-        text = "" if path is None else path.removeprefix("/")
-        for bucket in self._allows.find(target):
-            yield from bucket.near(text, NEIGHBOURS)
-        for bucket in self._allows.near(target.host, NEIGHBOURS):
-            if bucket.pattern is not None and _related(bucket.pattern, target.host):
-                yield from islice(bucket.near(text, NEIGHBOURS), 2)
+    def _neighbours(self, target: Target, path: str) -> dict[Rule, bool]:
+        """Return some rules near the path, without its leading slash, and whether their hosts cover the target.
 
-    def _lacks(self, rule: Rule, request: Request, now: float, view: View | None) -> Iterator[str]:
+        Rules of the very host, if there are any, else of hosts that look alike: the index knows which are which, so
+        that nobody walks through a list of a hundred thousand hosts.
+        """
+        found = [rule for bucket in self._allows.find(target) for rule in bucket.near(path, NEIGHBOURS)]
+        if found:
+            return dict.fromkeys(found, True)
+        alike = (each for each in self._allows.near(target.host, NEIGHBOURS) if _related(each.pattern, target.host))
+        return dict.fromkeys((rule for bucket in alike for rule in islice(bucket.near(path, NEIGHBOURS), 2)), False)
+
+    def _lacks(
+        self, rule: Rule, request: Request, now: float, view: View | None, fits: bool, covering: bool
+    ) -> Iterator[str]:
         match = rule.match
-        yield from self._target_lacks(rule, request.guest, request.target, now)
+        yield from self._target_lacks(rule, request.guest, request.target, now, fits)
         if not match.covers_method(request.method):
             yield f"method {request.method} is not one of {_some(sorted(match.methods or ()))}"
-        if not match.covers_path(request.path):
-            yield f"path {request.path} is not {_some([each.text for each in match.paths or ()])}"
+        paths = match.paths or ()
+        if not covering and (len(paths) > _COMPARED or not match.covers_path(request.path)):
+            yield f"path {request.path} is not {_some(each.text for each in paths)}"
         elif "%2F" in request.path and not rule.encoded_slash:
             yield "the path holds %2F and the rule has no encoded_slash: true"
         if view is not None:
@@ -137,10 +145,10 @@ class Explainer:
                 if condition.judge(view) is not Outcome.YES:
                     yield condition.explain(view)
 
-    def _target_lacks(self, rule: Rule, guest: Guest, target: Target, now: float) -> Iterator[str]:
+    def _target_lacks(self, rule: Rule, guest: Guest, target: Target, now: float, fits: bool) -> Iterator[str]:
         match = rule.match
-        if not match.covers_host(target.host, target.is_address):
-            yield f"host {target.host} is not {_some([each.text for each in match.hosts or ()])}"
+        if not fits:
+            yield f"host {target.host} is not {_some(each.text for each in match.hosts or ())}"
         if target.scheme not in match.schemes:
             yield f"scheme {target.scheme} is not {_some(sorted(match.schemes))}"
         elif not match.covers_port(target.scheme, target.port):
@@ -150,7 +158,7 @@ class Explainer:
             if value is None:
                 yield f"the guest has no label {name}"
             elif values is not None and value not in values:
-                yield f"the guest's label {name} is {value!r}, not {_some([repr(each) for each in sorted(values)])}"
+                yield f"the guest's label {name} is {value!r}, not {_some(repr(each) for each in sorted(values))}"
         if rule.expires_at <= now:
             yield "it has expired"
         if rule.audit and not self.shadow:
@@ -161,8 +169,10 @@ def _sorted(near: list[Near]) -> list[Near]:
     return sorted(near, key=lambda each: (not each.host_fits, len(each.lacks), each.rule.id))
 
 
-def _related(pattern: HostPattern, host: str) -> bool:
+def _related(pattern: HostPattern | None, host: str) -> bool:
     """Whether a pattern shares the end of a host that looks registrable (two labels), or may be what was meant."""
+    if pattern is None:
+        return False
     labels = pattern.labels
     if len(labels) > 1 and host.split(".")[-2:] == [labels[1], labels[0]]:
         return True
@@ -172,12 +182,16 @@ def _related(pattern: HostPattern, host: str) -> bool:
 def _ports(match: Match, scheme: str) -> str:
     if match.ports is None:
         return "443" if scheme == "https" else "80"
-    return _some([str(low) if low == high else f"{low}-{high}" for low, high in match.ports])
+    return _some(str(low) if low == high else f"{low}-{high}" for low, high in match.ports)
 
 
 def _some(texts: Iterable[str]) -> str:
-    texts = list(texts)
-    if not texts:
+    """Return the first few, joined by "or"."""
+    rest = iter(texts)
+    shown = list(islice(rest, _SHOWN))
+    more = sum(1 for _ in islice(rest, _COUNTED))
+    if not shown:
         return "anything: the list is empty"
-    shown = " or ".join(texts[:_SHOWN])
-    return shown if len(texts) <= _SHOWN else f"{shown} or {len(texts) - _SHOWN} more"
+    if not more:
+        return " or ".join(shown)
+    return f"{' or '.join(shown)} or {more if more < _COUNTED else f'over {_COUNTED}'} more"
