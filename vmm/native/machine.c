@@ -7,7 +7,7 @@
 #include <linux/falloc.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -27,6 +27,7 @@
 #define SFMASK_VALUE 0x44500UL /* trap, direction, nested task, alignment check */
 #define IOPL 0x3000UL          /* SVM checks IOPL, PVM only the TSS bitmap: both are set */
 #define KICK_SIGNAL (SIGRTMIN + 3)
+#define POPULATE_WRITE 23 /* MADV_POPULATE_WRITE, since Linux 5.14 */
 #define MIN_TICK_NS 1000000UL
 
 /* Entries carry "accessed" and "dirty" from the start, so that no processor writes to the tables and unshares them. */
@@ -381,6 +382,8 @@ void machine_close(struct machine *m)
         close(m->vm);
     if (m->memory)
         munmap(m->memory, m->limit_bytes);
+    free(m->hot);
+    m->hot = NULL;
     if (m->ring)
         munmap(m->ring, RING_BYTES);
     if (m->doorbell >= 0)
@@ -400,14 +403,119 @@ static int settle(struct machine *m)
     return result < 0 && errno == EINTR ? 0 : -1;
 }
 
-/* Returns 0 after bringing memory back to the template and detaching the ring: for the next tenant. The state is set
- * by machine_load(), which replaces every register. Slots that were added stay, emptied. */
+/* ---- which pages a guest has made its own: read from the kernel, never from the guest */
+
+static int pagemap = -1;
+
+/* Returns 0 once this process can tell private pages apart; call it before paths are given up. */
+int machine_open_pagemap(void)
+{
+    if (pagemap < 0)
+        pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    return pagemap < 0 ? -1 : 0;
+}
+
+/* A process that was forked has other pages than its parent. */
+void machine_close_pagemap(void)
+{
+    if (pagemap >= 0)
+        close(pagemap);
+    pagemap = -1;
+}
+
+static bool is_hot(const struct machine *m, u64 page) { return m->hot && m->hot[page / 8] >> page % 8 & 1; }
+
+/* Returns 0 with the range unshared now and kept over resets: every guest of the template writes there. */
+int machine_set_hot(struct machine *m, u64 address, u64 length)
+{
+    u64 pages = m->template_bytes / PAGE;
+    if (address % PAGE || length % PAGE || address > m->template_bytes || length > m->template_bytes - address) {
+        errno = EINVAL;
+        return -1;
+    }
+    if (!m->hot)
+        m->hot = calloc(pages / 8 + 1, 1);
+    if (!m->hot)
+        return -1;
+    for (u64 page = address / PAGE; page < (address + length) / PAGE; page++)
+        m->hot[page / 8] |= (u8)(1u << page % 8);
+    /* SAFE: the range lies in the template's part of memory. A failure costs time only: the pages fault in later. */
+    (void)madvise(m->memory + address, length, POPULATE_WRITE);
+    return 0;
+}
+
+/* Puts the template's bytes back into the hot pages: copying is far cheaper than losing and faulting them again. */
+static int refill_hot(const struct machine *m)
+{
+    u64 pages = m->template_bytes / PAGE, start = 0, run = 0;
+    for (u64 page = 0; m->hot && page <= pages; page++) {
+        bool hot = page < pages && is_hot(m, page);
+        if (hot && !run++)
+            start = page;
+        if (hot || !run)
+            continue;
+        /* SAFE: start + run <= pages, the template's part of memory. */
+        if (pread(m->image, m->memory + start * PAGE, run * PAGE, (off_t)(start * PAGE)) != (ssize_t)(run * PAGE))
+            return -1;
+        run = 0;
+    }
+    return 0;
+}
+
+/* Calls `each` with every run of private pages of the template's range. Returns 0, or -1 with errno. */
+static int private_pages(const struct machine *m, bool skip_hot, int (*each)(void *, u64, u64), void *context)
+{
+    enum { BATCH = 2048 };
+    static __thread u64 entries[BATCH];
+    u64 pages = m->template_bytes / PAGE, run = 0, start = 0;
+    if (machine_open_pagemap())
+        return -1;
+    for (u64 page = 0; page < pages; page += BATCH) {
+        u64 n = pages - page < BATCH ? pages - page : BATCH;
+        off_t at = (off_t)(((u64)m->memory / PAGE + page) * sizeof *entries);
+        if (pread(pagemap, entries, n * sizeof *entries, at) != (ssize_t)(n * sizeof *entries)) {
+            errno = EIO;
+            return -1;
+        }
+        for (u64 i = 0; i < n; i++) {
+            /* Source: Documentation/admin-guide/mm/pagemap.rst: 63 present, 62 swapped, 61 page of a file */
+            bool own = entries[i] >> 62 && !(entries[i] >> 61 & 1);
+            if (skip_hot && is_hot(m, page + i))
+                own = false;
+            if (own && !run++)
+                start = page + i;
+            if (!own && run) {
+                if (each(context, start * PAGE, run * PAGE))
+                    return -1;
+                run = 0;
+            }
+        }
+    }
+    return run && each(context, start * PAGE, run * PAGE) ? -1 : 0;
+}
+
+int machine_private_pages(const struct machine *m, int (*each)(void *, u64 address, u64 length), void *context)
+{
+    return private_pages(m, false, each, context);
+}
+
+static int drop_run(void *context, u64 address, u64 length)
+{
+    const struct machine *m = context;
+    return madvise(m->memory + address, length, MADV_DONTNEED);
+}
+
+/* Returns 0 after bringing memory back to the template and detaching the ring: for the next tenant. Only pages that the
+ * last tenant wrote are dropped: what it merely read stays mapped, which is what makes a machine warm. The processor is
+ * set by machine_load(), which replaces every register. Slots that were added stay, emptied. */
 int machine_reset(struct machine *m)
 {
     if (settle(m) || !m->template_bytes || m->building)
         return -1;
-    if (map_image(m))
-        return -1;
+    if (private_pages(m, true, drop_run, m) || refill_hot(m)) {
+        if (map_image(m)) /* all of it anew: slower, and just as clean */
+            return -1;
+    }
     if (m->end > m->template_bytes && madvise(m->memory + m->template_bytes, m->end - m->template_bytes, MADV_DONTNEED))
         return -1;
     m->cpu_ns = 0;

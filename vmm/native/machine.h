@@ -45,6 +45,7 @@ struct machine {
     bool building;            /* memory is shared with `image`: a template is being made */
     u8 *ring;                 /* RING_BYTES, or null */
     int doorbell;             /* eventfd, or -1 */
+    u8 *hot;                  /* a bit per page of the template: kept over a reset, with its bytes put back */
     u32 slots;
     enum landing landing;
     struct wire_shim shim;    /* from the shim's file */
@@ -81,10 +82,14 @@ void machine_interrupt(struct machine *m);
 void machine_trap(struct machine *m, struct machine_trap *out);
 int machine_save(struct machine *m, struct machine_state *out);
 int machine_load(struct machine *m, const struct machine_state *state);
+int machine_set_hot(struct machine *m, u64 address, u64 length);
 i64 machine_grow(struct machine *m, u64 bytes);
 int machine_release(struct machine *m, u64 address, u64 length);
 int machine_attach_ring(struct machine *m, int fd, int doorbell);
 void machine_write_fixed(u8 *memory, enum landing landing, const struct wire_shim *shim);
 int machine_probe(int kvm, u64 *xcr0, u64 *flags);
+int machine_open_pagemap(void);
+void machine_close_pagemap(void);
+int machine_private_pages(const struct machine *m, int (*each)(void *, u64 address, u64 length), void *context);
 u64 thread_cpu_ns(void);
 #endif

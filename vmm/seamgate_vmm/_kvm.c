@@ -350,8 +350,8 @@ static PyObject *Machine_attach_ring(MachineObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* prefault(list of (address, length)): unshares the pages that a guest is known to write, in one go. */
-static PyObject *Machine_prefault(MachineObject *self, PyObject *args)
+/* set_hot(list of (address, length)): unshares the pages that every guest writes, and keeps them over resets. */
+static PyObject *Machine_set_hot(MachineObject *self, PyObject *args)
 {
     PyObject *ranges;
     if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &ranges) || !usable(self))
@@ -360,39 +360,32 @@ static PyObject *Machine_prefault(MachineObject *self, PyObject *args)
         unsigned long long address, length;
         if (!PyArg_ParseTuple(PyList_GET_ITEM(ranges, i), "KK", &address, &length))
             return NULL;
-        u8 *at = machine_at(&self->m, address, length);
-        if (!at)
-            return out_of_bounds(address, length);
-        (void)madvise(at, length, 23 /* MADV_POPULATE_WRITE */); /* a hint: a failure costs time only */
+        if (machine_set_hot(&self->m, address, length))
+            return os_error("keeping hot pages");
     }
     Py_RETURN_NONE;
 }
 
-/* dirty_pages(): numbers of the pages of the template that this guest has unshared. */
-static PyObject *Machine_dirty_pages(MachineObject *self, PyObject *unused)
+static int append_run(void *context, u64 address, u64 length)
+{
+    PyObject *item = Py_BuildValue("KK", address, length);
+    int result = item ? PyList_Append(context, item) : -1;
+    Py_XDECREF(item);
+    return result;
+}
+
+/* private_pages(): (address, length) of what this guest has unshared of its template. */
+static PyObject *Machine_private_pages(MachineObject *self, PyObject *unused)
 {
     (void)unused;
     if (!usable(self))
         return NULL;
-    size_t pages = self->m.template_bytes / 4096;
-    u64 *entries = PyMem_Calloc(pages ? pages : 1, sizeof *entries);
-    PyObject *list = entries ? PyList_New(0) : PyErr_NoMemory();
-    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    ssize_t want = (ssize_t)(pages * sizeof *entries);
-    if (list && (fd < 0 || pread(fd, entries, (size_t)want, (off_t)((u64)self->m.memory / 4096 * 8)) != want)) {
+    PyObject *list = PyList_New(0);
+    if (list && machine_private_pages(&self->m, append_run, list)) {
         Py_CLEAR(list);
-        os_error("/proc/self/pagemap");
+        if (!PyErr_Occurred())
+            os_error("/proc/self/pagemap");
     }
-    for (size_t i = 0; list && i < pages; i++) /* present or swapped, and not of a file: a private copy */
-        if (entries[i] >> 62 && !(entries[i] >> 61 & 1)) {
-            PyObject *n = PyLong_FromSize_t(i);
-            if (!n || PyList_Append(list, n))
-                Py_CLEAR(list);
-            Py_XDECREF(n);
-        }
-    if (fd >= 0)
-        close(fd);
-    PyMem_Free(entries);
     return list;
 }
 
@@ -444,8 +437,8 @@ static PyMethodDef machine_methods[] = {
     {"grow", (PyCFunction)Machine_grow, METH_VARARGS, "grow(bytes) -> new end or -ENOMEM"},
     {"release", (PyCFunction)Machine_release, METH_VARARGS, "release(address, length) -> 1 if it reads as zero"},
     {"attach_ring", (PyCFunction)Machine_attach_ring, METH_VARARGS, "attach_ring(memfd, doorbell_eventfd)"},
-    {"prefault", (PyCFunction)Machine_prefault, METH_VARARGS, "prefault([(address, length), ...])"},
-    {"dirty_pages", (PyCFunction)Machine_dirty_pages, METH_NOARGS, "Pages of the template that were unshared."},
+    {"set_hot", (PyCFunction)Machine_set_hot, METH_VARARGS, "set_hot([(address, length), ...])"},
+    {"private_pages", (PyCFunction)Machine_private_pages, METH_NOARGS, "[(address, length)] unshared from the template."},
     {NULL, NULL, 0, NULL}};
 
 static PyGetSetDef machine_getset[] = {{"end", (getter)get_end, NULL, "End of memory.", NULL},
@@ -706,6 +699,15 @@ static PyObject *py_no_new_privileges(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* open_pagemap(): before a jail closes /proc; in the process that will use it */
+static PyObject *py_open_pagemap(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    machine_close_pagemap();
+    return PyBool_FromLong(machine_open_pagemap() == 0);
+}
+
 static PyObject *py_die_with_parent(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -764,6 +766,7 @@ static PyMethodDef functions[] = {
     {"kvm_check", py_kvm_ioctl, METH_VARARGS, "kvm_check(kvm, 'api' | 'extension', number=0) -> int"},
     {"tsc_khz", py_tsc_khz, METH_VARARGS, "tsc_khz(kvm) -> int"},
     {"no_new_privileges", py_no_new_privileges, METH_NOARGS, "Never gain privileges again."},
+    {"open_pagemap", py_open_pagemap, METH_NOARGS, "Open /proc/self/pagemap for this process; False if there is none."},
     {"die_with_parent", py_die_with_parent, METH_NOARGS, "SIGKILL when the parent ends."},
     {"seccomp", py_seccomp, METH_VARARGS, "seccomp(kill)"},
     {"landlock", py_landlock, METH_VARARGS, "landlock(readable, writable) -> bool"},

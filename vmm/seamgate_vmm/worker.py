@@ -286,6 +286,7 @@ def outcome_from_json(raw: dict[str, Any]) -> Outcome:
 
 def enter_jail(view: View, scratch_root: Path) -> None:
     """Give up paths and system calls. Raises: OSError if this kernel refuses: then no guest is run."""
+    _kvm.open_pagemap()
     _kvm.no_new_privileges()
     _kvm.landlock(view.readable_paths(), [str(scratch_root)])
     _kvm.seccomp(True)
