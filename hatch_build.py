@@ -20,11 +20,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 # already, or need attributes that compiled functions don't have.
 COMPILED = (
     "seamgate/answer.py",
+    "seamgate/audit/journal.py",
+    "seamgate/audit/line.py",
     "seamgate/credentials/placeholders.py",
+    "seamgate/credentials/redaction.py",
     "seamgate/entry/binding.py",
     "seamgate/entry/http1_guest.py",
     "seamgate/exchange.py",
     "seamgate/filters.py",
+    "seamgate/headers.py",
     "seamgate/outgoing.py",
     "seamgate/pipeline.py",
     "seamgate/protocol/http1.py",

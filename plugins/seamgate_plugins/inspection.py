@@ -35,7 +35,7 @@ from seamgate.credentials.shapes import (
     ShapeSet,
 )
 from seamgate.errors import ConfigError
-from seamgate.flow import Headers, find_header
+from seamgate.headers import Headers, find_header
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 _MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/(?:\*|[a-z0-9][a-z0-9!#$&^_.+-]*)\Z")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from seamgate.errors import PluginError, Reason, SeamgateError
-from seamgate.flow import Headers, apply_amendment, find_header
+from seamgate.headers import Headers, apply_amendment, find_header
 from seamgate.hookspecs import Inspector
 from seamgate.protocol.coding import Decoder, open_decoder
 

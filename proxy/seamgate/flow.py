@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeAlias
 
 import msgspec
 
-Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
-"""(name, value) pairs: bytes, names lower-case, order of arrival kept."""
+from seamgate.headers import Headers as Headers
+from seamgate.headers import apply_amendment as apply_amendment
+from seamgate.headers import find_header as find_header
 
 
 class Isolation(StrEnum):
@@ -213,21 +213,3 @@ class Direction(StrEnum):
 
     REQUEST = "request"
     RESPONSE = "response"
-
-
-def find_header(headers: Headers, name: bytes) -> bytes | None:
-    """Return the first value of the header with this lower-case name, or None."""
-    for key, value in headers:
-        if key == name:
-            return value
-    return None
-
-
-def apply_amendment(headers: Headers, set_headers: Headers, remove_headers: tuple[bytes, ...]) -> Headers:
-    """Return the headers with those removed or replaced; replaced ones move to the end."""
-    if len(set_headers) == 1 and not remove_headers:
-        name = set_headers[0][0]
-        return (*[pair for pair in headers if pair[0] != name], set_headers[0])
-    gone = {name for name, _ in set_headers}
-    gone.update(remove_headers)
-    return (*[pair for pair in headers if pair[0] not in gone], *set_headers)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason
-from seamgate.flow import Headers, Request, Supply, apply_amendment, find_header
+from seamgate.flow import Request, Supply
+from seamgate.headers import Headers, apply_amendment, find_header
 from seamgate.protocol.coding import narrow_accept_encoding
 
 _NO_RANGES = (b"range", b"if-range")

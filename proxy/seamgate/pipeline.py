@@ -31,8 +31,8 @@ from seamgate.flow import (
     Step,
     Supply,
     Target,
-    apply_amendment,
 )
+from seamgate.headers import apply_amendment
 from seamgate.hookspecs import Inspector
 from seamgate.registry import LoadedPlugin
 from seamgate.verdict import NO_OPINION, Effect, Verdict, deny, fold

@@ -26,6 +26,7 @@ import msgspec
 
 from seamgate.audit.config import AuditConfig
 from seamgate.audit.head import Head, HeadState, Mark
+from seamgate.audit.journal_state import Counters, JournalStats, Outage
 from seamgate.audit.line import LineEncoder, hash_line, read_link
 from seamgate.audit.record import AuditGap, AuditKind, AuditRecord, GapCause, Outcome
 from seamgate.audit.recovery import Findings, examine, unfinished_requests
@@ -36,52 +37,6 @@ from seamgate.errors import AuditError, Reason
 # One write call: large enough to cost nothing per line, small enough to be tried again often while the disk is full.
 _BATCH_RECORDS = 256
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-class JournalStats(msgspec.Struct, frozen=True):
-    """What the journal did since it was opened.
-
-    Attributes:
-        seq: number of the last line that is written.
-        hash: its hash: what to note down elsewhere as an anchor.
-        records: lines written.
-        bytes: their size.
-        batches: write calls that they took.
-        pending: records that wait in memory.
-        lost: records that did not fit into memory.
-        failures: writes that failed.
-        rotations: segments finished.
-        error: why the last write failed, "" if it did not.
-    """
-
-    seq: int
-    hash: str
-    records: int
-    bytes: int
-    batches: int
-    pending: int
-    lost: int
-    failures: int
-    rotations: int
-    error: str
-
-
-class _Outage(msgspec.Struct):
-    """A time in which writing fails. `reported` once its gap record waits behind everything else."""
-
-    since: float
-    error: str
-    lost: int = 0
-    reported: bool = False
-
-
-class _Counters(msgspec.Struct):
-    records: int = 0
-    bytes: int = 0
-    batches: int = 0
-    lost: int = 0
-    failures: int = 0
-    rotations: int = 0
 
 
 class Journal:
@@ -114,7 +69,7 @@ class Journal:
         self._on_written = on_written
         self._encoder = LineEncoder()
         self._syncer = Syncer(config.fsync_interval_s) if config.fsync == "interval" else None
-        self._counters = _Counters()
+        self._counters = Counters()
         self._closed = False
         # The mutable state. `_mark` is the end of what is surely written; records move from `_pending` to the file
         # to `_fresh` (written, not yet announced). `_fd` is -1 and `_head` None while the file is not open.
@@ -122,7 +77,7 @@ class Journal:
         self._pending: list[AuditRecord] = []
         self._fresh: list[AuditRecord] = []
         self._doomed: list[Path] = []
-        self._outage: _Outage | None = None
+        self._outage: Outage | None = None
         self._fd = -1
         self._inode = (0, 0)
         self._head: Head | None = None
@@ -317,16 +272,16 @@ class Journal:
         self._counters.failures += 1
         self._error = _why(error)
         if self._outage is None:
-            self._outage = _Outage(self._clock(), self._error)
+            self._outage = Outage(self._clock(), self._error)
 
     def _lose(self) -> None:
         self._counters.lost += 1
         outage = self._outage
         if outage is None or outage.reported:
-            outage = self._outage = _Outage(outage.since if outage else self._clock(), self._error)
+            outage = self._outage = Outage(outage.since if outage else self._clock(), self._error)
         outage.lost += 1
 
-    def _report(self, outage: _Outage) -> AuditRecord:
+    def _report(self, outage: Outage) -> AuditRecord:
         outage.reported = True
         now = self._clock()
         lost = f"{outage.lost} records did not fit into memory" if outage.lost else "no record is lost"

@@ -15,6 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
+from seamgate.audit.link import Link
 from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause
 from seamgate.errors import AuditError
 
@@ -27,14 +28,6 @@ _GAP_MARK = b'"kind":"gap"'
 _BREAKS = frozenset({GapCause.TAIL_MISSING, GapCause.PATH_REPLACED, GapCause.CHAIN_BROKEN})
 _FACTS = AuditLine.__struct_fields__[5:]
 _decoder = msgspec.json.Decoder(AuditLine)
-
-
-class Link(msgspec.Struct, frozen=True):
-    """One line's place in the chain, as the line itself claims it, and its real hash."""
-
-    seq: int
-    prev: str
-    hash: str
 
 
 class LineEncoder:

@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from seamgate.audit.head import HeadState, Mark
-from seamgate.audit.line import GENESIS, Link, declared_gap, decode_line, parse_time, read_link, to_record
+from seamgate.audit.line import GENESIS, declared_gap, decode_line, parse_time, read_link, to_record
+from seamgate.audit.link import Link
 from seamgate.audit.record import AuditGap, AuditKind, AuditRecord, GapCause
 from seamgate.audit.segments import finished_segments
 from seamgate.errors import AuditError

@@ -29,7 +29,8 @@ from typing import NamedTuple
 import msgspec
 
 from seamgate.audit.head import HeadState, Mark
-from seamgate.audit.line import GENESIS, Link, declared_gap, gap_of, hash_line, read_link, relink
+from seamgate.audit.line import GENESIS, declared_gap, gap_of, hash_line, read_link, relink
+from seamgate.audit.link import Link
 from seamgate.audit.record import LOSSES, AuditGap, GapCause
 
 _PROGRESS_LINES = 4096

@@ -23,9 +23,9 @@ from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseH
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}\Z")
 _METHOD = re.compile(rb"[A-Z][A-Z\-]{0,23}\Z")
+_COMMON: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT"))
 _TARGET = re.compile(rb"[\x21-\x7e]+\Z")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9]\.[0-9]) ([1-9][0-9]{2})(?: .*)?\Z")
-_LENGTH = re.compile(rb"[0-9]{1,15}\Z")
 # What may stand in a head at all: HTAB, visible ASCII, space, obs-text, and the CR and LF of line ends.
 _HEAD_BYTES: Final = bytes((0x09, 0x0A, 0x0D, *range(0x20, 0x7F), *range(0x80, 0x100)))
 
@@ -62,7 +62,7 @@ def parse_request_head(head: bytes) -> RequestHead:
     if version != b"HTTP/1.1" and version != b"HTTP/1.0":
         raise GuestProtocolError(f"{version[:12].decode('latin-1')!r} is not supported", reason=Reason.VERSION_REFUSED)
     minor = 1 if version == b"HTTP/1.1" else 0
-    if not _METHOD.match(method_bytes) or method_bytes == b"TRACE":
+    if method_bytes not in _COMMON and (not _METHOD.match(method_bytes) or method_bytes == b"TRACE"):
         # TRACE would send the credential that we put in back to the guest (RFC 9110 9.3.8).
         raise GuestProtocolError("the method is not one that is forwarded", reason=Reason.METHOD_REFUSED)
     headers, special = _split_fields(lines, GuestProtocolError)
@@ -196,7 +196,7 @@ def _single(special: dict[bytes, list[bytes]], name: bytes) -> bytes | None:
 
 
 def _content_length(values: list[bytes], error: type[ProtocolError]) -> int:
-    if len(values) > 1 or not _LENGTH.match(values[0]):
+    if len(values) > 1 or len(values[0]) > 15 or not values[0].isdigit():
         raise error("the Content-Length is not one plain number")
     return int(values[0])
 
