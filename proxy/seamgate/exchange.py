@@ -313,7 +313,10 @@ class Exchange:
             self.fail(error)
             return
         self._task = None
-        self.guarded(lambda: go_on(value))
+        if self._stage is not Stage.DONE:
+            self.guarded(lambda: go_on(value))
+        elif isinstance(value, Session):
+            value.release(reusable=True)
 
     def guarded(self, step: Callable[[], None]) -> None:
         """Run a step; whatever goes wrong in it ends the exchange, closed."""
@@ -334,9 +337,6 @@ class Exchange:
         self._then(found, self._got_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
 
     def _got_session(self, session: UpstreamSide) -> None:
-        if self._stage is Stage.DONE:
-            session.release(reusable=True)
-            return
         self._session = session
         self._session_facts = AuditUpstream(session.address, session.id, session.reused)
         if not session.reused:
@@ -574,7 +574,8 @@ class Exchange:
             if answer.begun:
                 self._status = answer.status
         if self._task is not None:
-            self._task.cancel()
+            # Not at once: a task that is cancelled before its first step never runs what it was given to clean up.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
             self._task = None
         self._held = []
         denied = self._decision is Decision.DENY

@@ -43,15 +43,19 @@ class SessionOpener(Protocol):
 
 
 class _Bucket:
-    """The sessions of one key. State: each session is in `idle` or `busy`; `opening` counts those under way."""
+    """The sessions of one key. State: each session is in `idle` or `busy`; `opening` counts those under way.
 
-    __slots__ = ("busy", "idle", "key", "opening", "waiters")
+    A `retired` one serves those who still ask for it, but keeps no session.
+    """
+
+    __slots__ = ("busy", "idle", "key", "opening", "retired", "waiters")
 
     def __init__(self, key: PoolKey) -> None:
         self.key = key
         self.idle: list[Session] = []
         self.busy: set[Session] = set()
         self.opening = 0
+        self.retired = False
         self.waiters: deque[tuple[tuple[str, ...], asyncio.Future[Session]]] = deque()
 
     def __len__(self) -> int:
@@ -168,10 +172,16 @@ class SessionPool:
                 lambda session: self._returned(bucket, session),
                 lambda session: self._gone(bucket, session),
             )
-        finally:
+        except BaseException:
             bucket.opening -= 1
             self._wake(bucket)
+            raise
+        # The place passes from `opening` to `busy` in one step, or a waiter would take it for free.
+        bucket.opening -= 1
         self.opened_total += 1
+        if not session.usable:
+            session.discard()
+            raise UpstreamError("the upstream closed as soon as it was connected", reason=Reason.UPSTREAM_CLOSED)
         bucket.busy.add(session)
         return session
 
@@ -208,7 +218,7 @@ class SessionPool:
     def _returned(self, bucket: _Bucket, session: Session) -> None:
         """A session is free: the first waiter that may use its address gets it, else it stays idle."""
         bucket.busy.discard(session)
-        if bucket.key not in self._buckets:
+        if bucket.retired:
             session.close()
             return
         for place, (addresses, future) in enumerate(bucket.waiters):
@@ -217,7 +227,10 @@ class SessionPool:
                 bucket.busy.add(session)
                 future.set_result(session)
                 return
-        bucket.idle.append(session)
+        if any(not future.done() for _, future in bucket.waiters):
+            session.close()  # it fits nobody who waits: make room for one that does
+        else:
+            bucket.idle.append(session)
 
     def _gone(self, bucket: _Bucket, session: Session) -> None:
         """A session was closed: there may be room for a waiter."""
@@ -266,14 +279,14 @@ class SessionPool:
         """A new policy was loaded: idle sessions of older generations are closed, busy ones when they come back."""
         for key, bucket in list(self._buckets.items()):
             if key.generation < generation:
-                del self._buckets[key]
+                bucket.retired = True
                 for session in list(bucket.idle):
                     session.close()
-        self._keys = {each: key for each, key in self._keys.items() if key.generation >= generation}
 
     def close(self) -> None:
         """Close everything."""
         for bucket in list(self._buckets.values()):
+            bucket.retired = True
             for session in [*bucket.idle, *bucket.busy]:
                 session.close()
         self._buckets.clear()

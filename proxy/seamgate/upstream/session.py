@@ -102,9 +102,10 @@ class Session:
     def release(self, *, reusable: bool) -> None:
         """The exchange is done: back to the pool, or closed."""
         self.exchange = None
+        unsent = bool(self._out) or (self.transport is not None and self.transport.get_write_buffer_size() > 0)
         self._out = []
         self.resume_reading()
-        if reusable and self.usable and self._reader.between_messages:
+        if reusable and self.usable and self._reader.between_messages and not unsent:
             self.active_at = monotonic()
             self.reused = True
             self._on_idle(self)
