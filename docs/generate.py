@@ -3,7 +3,7 @@
     python docs/generate.py            write them
     python docs/generate.py --check    exit code 1 if one is not what the code says
 
-`make docs` calls it, and a test holds the committed pages to it.
+A test holds the committed pages to it.
 """
 
 from __future__ import annotations
