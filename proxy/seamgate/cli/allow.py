@@ -31,8 +31,8 @@ def _rule(number: int, text: str) -> str:
 
 def _split(text: str) -> tuple[str, str]:
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        port = port.removeprefix(":")
+        host, bracket, port = text.partition("]")
+        host, port = host + bracket, port.removeprefix(":")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
     else:
