@@ -7,6 +7,7 @@ of how rules are found; paths are matched by a recursive definition of the patte
 from __future__ import annotations
 
 import re
+from unicodedata import normalize
 from urllib.parse import unquote
 
 from seamgate.errors import Reason
@@ -37,6 +38,11 @@ def allow_path(pattern: str, path: str) -> bool:
     return path.startswith("/") and path_matches(pattern[1:].split("/"), path[1:].split("/"))
 
 
+def fold(segment: str) -> str:
+    """Decoded, without case and compatible characters."""
+    return normalize("NFKC", unquote(segment)).casefold()
+
+
 def deny_path(pattern: str, path: str) -> bool:
     """In any reading: decoded, without case, with or without a trailing slash, %2F as itself or as a separator."""
     patterns = {pattern, pattern.replace("%2F", "/")}
@@ -45,8 +51,8 @@ def deny_path(pattern: str, path: str) -> bool:
     for each in patterns:
         each = each[:-1] if each.endswith("/") and each != "/" else each
         for reading in readings:
-            folded = [unquote(segment).casefold() for segment in reading.removeprefix("/").split("/")]
-            wanted = [unquote(segment).casefold() for segment in each[1:].split("/")]
+            folded = [fold(segment) for segment in reading.removeprefix("/").split("/")]
+            wanted = [fold(segment) for segment in each[1:].split("/")]
             if path_matches(wanted, folded):
                 return True
     return False

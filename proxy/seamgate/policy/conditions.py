@@ -22,7 +22,7 @@ import msgspec
 from seamgate.flow import BodyState, Request
 from seamgate.policy.expressions import Expression, Fields, Unevaluable
 from seamgate.policy.jsonbody import JsonRefused, parse_json
-from seamgate.policy.patterns import Glob
+from seamgate.policy.patterns import Glob, fold_text
 
 
 class Outcome(IntEnum):
@@ -70,7 +70,7 @@ class View:
         Raises:
             Unevaluable: an escape is not UTF-8.
         """
-        return [(name.casefold(), value) for name, value in _parse_query(self.request.query or "", None)]
+        return [(fold_text(name), value) for name, value in _parse_query(self.request.query or "", None)]
 
     @cached_property
     def headers(self) -> Pairs:
@@ -150,11 +150,11 @@ def _parse_query(text: str, separator: str | None) -> Pairs:
 def _named(pairs: Pairs, wanted: Fields, what: str) -> dict[str, str]:
     """Return name to value for the wanted names. One that occurs twice has no value that all origins agree on."""
     result: dict[str, str] = {}
-    folded = {name.casefold(): name for name in wanted} if wanted is not None else None
+    folded = {fold_text(name): name for name in wanted} if wanted is not None else None
     for name, value in pairs:
-        if folded is not None and name.casefold() not in folded:
+        if folded is not None and fold_text(name) not in folded:
             continue
-        if name in result or (folded is not None and name != folded[name.casefold()]):
+        if name in result or (folded is not None and name != folded[fold_text(name)]):
             raise Unevaluable(f"the {what} {name!r} occurs more than once, or in another spelling")
         result[name] = value
     return result
@@ -190,8 +190,8 @@ def pick(value: Any, wanted: Fields) -> Any:
 
 def _member(mapping: dict[str, Any], name: str) -> Any:
     """Return the member of this name. Some JSON libraries match keys without case, so a second spelling is refused."""
-    folded = name.casefold()
-    if sum(key.casefold() == folded for key in mapping) > 1:
+    folded = fold_text(name)
+    if sum(fold_text(key) == folded for key in mapping) > 1:
         raise Unevaluable(f"the body's JSON has the key {name!r} in two spellings")
     return mapping.get(name, _ABSENT)
 
@@ -272,7 +272,7 @@ class ValueCondition(Condition, frozen=True):
         return f"{self.kind} {self.name}: {' or '.join(glob.text for glob in self.globs)}"
 
     def _judge(self, view: View) -> Outcome:
-        folded = self.name.casefold()
+        folded = fold_text(self.name)
         if self.globs is None:
             # Present in the strict sense: under its own name. Absent in the strict sense: under none.
             lenient = self.lenient == self.present
@@ -281,8 +281,8 @@ class ValueCondition(Condition, frozen=True):
         if self.lenient:
             globs = [glob.folded() for glob in self.globs]
             texts = [text for name, value in self._pairs(view, True) if name == folded for text in self._texts(value)]
-            return Outcome(any(glob.matches(text.casefold()) for text in texts for glob in globs))
-        pairs = [(name, value) for name, value in self._pairs(view, False) if name.casefold() == folded]
+            return Outcome(any(glob.matches(fold_text(text)) for text in texts for glob in globs))
+        pairs = [(name, value) for name, value in self._pairs(view, False) if fold_text(name) == folded]
         matched = all(any(glob.matches(value) for glob in self.globs) for _, value in pairs)
         return Outcome(bool(pairs) and matched and all(name == self.name for name, _ in pairs))
 
@@ -343,9 +343,9 @@ class JsonCondition(Condition, frozen=True):
         elif type(value) is not dict:
             yield _ABSENT
         elif self.lenient:
-            folded = self.path[depth].casefold()
+            folded = fold_text(self.path[depth])
             for key, inner in value.items():
-                if key.casefold() == folded:
+                if fold_text(key) == folded:
                     yield from self._reach(inner, depth + 1)
         else:
             inner = _member(value, self.path[depth])
@@ -355,7 +355,7 @@ class JsonCondition(Condition, frozen=True):
         for mine in self.values:
             if isinstance(mine, Glob):
                 if type(value) is str and (
-                    mine.folded().matches(value.casefold()) if self.lenient else mine.matches(value)
+                    mine.folded().matches(fold_text(value)) if self.lenient else mine.matches(value)
                 ):
                     return True
             elif type(mine) is bool or mine is None or type(value) is bool:

@@ -35,6 +35,8 @@ _SIZE = re.compile(r"([0-9]{1,12})(B|KB|MB|GB|KiB|MiB|GiB)?\Z")
 _PORTS = re.compile(r"([0-9]{1,5})-([0-9]{1,5})\Z")
 _WINDOW_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
 _UNIT_BYTES = {None: 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+MAX_PATTERNS = 1_000_000
+"""Of one rule: each pair of a host and a path is an entry of the index."""
 PRESETS = {
     "read": frozenset({"GET", "HEAD", "OPTIONS"}),
     "write": frozenset({"POST", "PUT", "PATCH", "DELETE"}),
@@ -106,6 +108,8 @@ class _Loader:
         what: MatchSpec = spec.allow if allows else spec.deny  # type: ignore[assignment]  # one of them is set, see above
         if allows and isinstance(what.hosts, UnsetType):
             self.fail("an allow needs hosts: name them ('**' is every name)", *path, "allow", key=True)
+        if len(what.hosts or ()) * len(what.paths or ()) > MAX_PATTERNS:
+            self.fail(f"hosts times paths make more than {MAX_PATTERNS} patterns: split the rule", *path)
         line, column = self.document.position(*path)
         conditions = self.when(spec.when, (*path, "when"), lenient=not allows)
         return Rule(

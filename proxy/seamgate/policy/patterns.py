@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TypeAlias
+from unicodedata import normalize
 from urllib.parse import unquote
 
 import msgspec
@@ -126,7 +127,7 @@ class Glob(msgspec.Struct, frozen=True, gc=False):
 
     def folded(self) -> Glob:
         """The same without case, as deny rules compare."""
-        return Glob(tuple(piece.casefold() for piece in self.pieces))
+        return Glob(tuple(fold_text(piece) for piece in self.pieces))
 
 
 def parse_glob(text: str) -> Glob:
@@ -211,7 +212,15 @@ def _fold_pattern(text: str) -> PathPattern:
 
 def fold_segment(segment: str) -> str:
     """Return a path segment as the most lenient origin would read it: percent-decoded, without case."""
-    return (unquote(segment) if "%" in segment else segment).casefold()
+    return fold_text(unquote(segment) if "%" in segment else segment)
+
+
+def fold_text(text: str) -> str:
+    """Return text without case, and without the difference between compatible characters (Unicode NFKC).
+
+    Some origins take a full-width letter, a ligature or a decomposed accent for the plain one.
+    """
+    return text.lower() if text.isascii() else normalize("NFKC", text).casefold()
 
 
 def folded_views(path: str) -> list[list[str]]:

@@ -131,6 +131,13 @@ def test_a_deny_covers_every_reading_of_a_path(path: str) -> None:
     assert any(denies_path(parse_path(pattern), path) for pattern in ("/admin", "/x/y", "/@s/k"))
 
 
+def test_a_deny_covers_compatible_characters() -> None:
+    """Full-width letters and decomposed accents are no way around a deny."""
+    assert denies_path(parse_path("/admin"), "/%EF%BD%81dmin")
+    assert denies_path(parse_path("/caf%C3%A9"), "/cafe%CC%81")
+    assert not parse_path("/admin").matches("/%EF%BD%81dmin")
+
+
 def test_an_encoded_slash_in_a_deny_pattern_is_a_slash_too() -> None:
     """A deny of /a%2Fb covers /a/b, and the other way round."""
     assert denies_path(parse_path("/a%2Fb"), "/a/b")
