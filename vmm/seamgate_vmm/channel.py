@@ -36,7 +36,7 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send a message. Raises: Closed; ValueError if it is too long; BlockingIOError on a full non-blocking one."""
+        """Send a message. Raises: Closed; ValueError if it is too long."""
         data = json.dumps(message).encode("utf-8", "surrogatepass")
         if len(data) > _MAX_MESSAGE:
             raise ValueError(f"a message of {len(data)} bytes; arguments and environment are too long")
@@ -46,12 +46,11 @@ class Channel:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise Closed from error
 
-    def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """Return the next message and its descriptors. Raises: Closed; BlockingIOError on an empty non-blocking one."""
+    def receive(self, *, wait: bool = True) -> tuple[dict[str, Any], list[int]]:
+        """Return the next message and its descriptors. Raises: Closed; BlockingIOError if there is none and not `wait`."""
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
-            data, ancillary, flags, _ = self.sock.recvmsg(
-                _MAX_MESSAGE + 1, socket.CMSG_SPACE(4 * _MAX_FDS), socket.MSG_CMSG_CLOEXEC
-            )
+            data, ancillary, flags, _ = self.sock.recvmsg(_MAX_MESSAGE + 1, socket.CMSG_SPACE(4 * _MAX_FDS), flags)
         except ConnectionResetError as error:
             raise Closed from error
         fds = array.array("i")

@@ -124,7 +124,10 @@ class Guest:
             return self.state
         self.state, self._pending = State.READY, None
         end = time.monotonic() + slice_us / 1e6
+        waiting_for_note = self._expected is not None
         while self.state is State.READY:
+            if waiting_for_note and self._expected is None:
+                break  # it is its own now: say so before it goes on
             left = int((end - time.monotonic()) * 1e6)
             if left < _MIN_RUN_US:
                 break

@@ -94,6 +94,7 @@ class _WorkerLink:
         self.channel = channel
         self.guests: dict[int, PooledGuest] = {}
         self.alive = True
+        self.warm: asyncio.Future[int] | None = None
 
     def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send, if it is still there."""
@@ -237,6 +238,22 @@ class Pool:
         worker.tell(message, (*ring.handles(), stdout, stderr))
         return guest
 
+    async def warm(self, count: int) -> int:
+        """Make machines for `count` guests warm, spread over workers; return how many are.
+
+        Raises: VmmError, with the reason, if a worker could not.
+        """
+        loop = asyncio.get_running_loop()
+        left, asked = count, []
+        for index in range(-(-count // self._per_worker)):
+            worker = self._workers[index] if index < len(self._workers) else self._spawn()
+            share = min(left, self._per_worker)
+            left -= share
+            worker.warm = loop.create_future()
+            asked.append(worker.warm)
+            worker.tell({"op": "warm", "count": share, "limits": asdict(self._limits)})
+        return sum(await asyncio.gather(*asked))
+
     def _worker_with_room(self) -> _WorkerLink:
         for worker in self._workers:
             if len(worker.guests) < self._per_worker:
@@ -268,6 +285,13 @@ class Pool:
             self._lost(worker, Reason.WORKER_DIED, "its worker sent nonsense")
 
     def _event(self, worker: _WorkerLink, message: dict[str, Any]) -> None:
+        if message["op"] == "warm":
+            if worker.warm is not None and not worker.warm.done():
+                if message.get("error"):
+                    worker.warm.set_exception(VmmError(f"a machine could not be made: {message['error']}"))
+                else:
+                    worker.warm.set_result(int(message["count"]))
+            return
         guest = worker.guests.get(int(message["guest"]))
         if guest is None:
             return
@@ -285,6 +309,8 @@ class Pool:
         asyncio.get_running_loop().remove_reader(worker.channel.fileno())
         worker.channel.close()
         self._workers.remove(worker)
+        if worker.warm is not None and not worker.warm.done():
+            worker.warm.set_exception(WorkerDied(detail))
         for guest in worker.guests.values():
             guest.finish(Outcome(reason, UNNATURAL, detail))
         worker.guests.clear()

@@ -338,13 +338,17 @@ def _swallow(_: int, data: bytes) -> int:
 # What a warm machine has run before its guest comes: the way to a first request, so that the pages it reads are mapped.
 # It ends before it would need a network, and nothing of it is left but page tables of the host.
 REHEARSAL = """
-import http.client, json, socket, urllib.parse, ssl
+import http.client, json, socket, urllib.parse, urllib.request, ssl
 a, b = socket.socketpair()
 b.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: 11\\r\\n\\r\\n{"a": [1]} ')
 c = http.client.HTTPSConnection('seamgate.test', context=ssl.create_default_context())
 c.sock = a
 c.request('POST', '/v1/x?' + urllib.parse.urlencode({'q': 'w'}), body=json.dumps({'m': 1}), headers={'a': 'b'})
 json.loads(c.getresponse().read())
+try:
+    urllib.request.urlopen('https://seamgate.test/', timeout=1)
+except OSError:
+    pass
 try:
     socket.getaddrinfo('seamgate.test', 443, type=socket.SOCK_STREAM)
 except OSError:
@@ -430,6 +434,7 @@ def rehearse(host: Host, loaded: Loaded, view: View, limits: Limits | None = Non
     while guest.step(50_000) is not State.OVER:
         if guest.state is State.WAITING:
             time.sleep(min(guest.wait_s() or 0.0, 0.01))
+    guest.machine.set_hot(guest.machine.private_pages())
     return guest
 
 

@@ -33,11 +33,12 @@ from seamgate_vmm.host import Host, open_host
 from seamgate_vmm.image import Mount, View
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.snapshot import Loaded, load
-from seamgate_vmm.template import Job, restore, view_of
+from seamgate_vmm.template import Job, rehearse, restore, view_of
 
 _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
 _CHECK_S = 0.5
+_MESSAGES_PER_TURN = 64
 _SCRATCH = "/tmp"  # noqa: S108 - where a guest sees its scratch folder
 _START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr
 
@@ -72,9 +73,11 @@ class Worker:
         self._timers: list[tuple[float, int, _Slot]] = []
         self._order = itertools.count()
         self._spare: list[Guest] = []
+        self._to_warm = 0
         self._poll = select.epoll()
         self._poll.register(channel.fileno(), select.EPOLLIN)
         self._next_check = 0.0
+        self._limits = Limits()
 
     def run(self) -> None:
         """Serve until the pool is gone."""
@@ -88,7 +91,7 @@ class Worker:
     def _turn(self) -> None:
         for fd, _ in self._poll.poll(self._timeout()):
             if fd == self._channel.fileno():
-                self._message()
+                self._messages()
             else:
                 self._woken(fd)
         now = time.monotonic()
@@ -99,9 +102,23 @@ class Worker:
             self._check_all()
         if self._ready:
             self._step(self._ready.popleft())
+        elif self._to_warm:
+            self._warm_one()
+
+    def _warm_one(self) -> None:
+        """Make one machine warm; the guests that run come first."""
+        self._to_warm -= 1
+        try:
+            self._spare.append(rehearse(self._host, self._loaded, self._view, self._limits))
+        except (OSError, VmmError) as error:
+            self._to_warm = 0
+            self._channel.send({"op": "warm", "guest": 0, "count": len(self._spare), "error": str(error)})
+            return
+        if not self._to_warm:
+            self._channel.send({"op": "warm", "guest": 0, "count": len(self._spare)})
 
     def _timeout(self) -> float:
-        if self._ready:
+        if self._ready or self._to_warm:
             return 0.0
         if not self._slots:
             return -1.0
@@ -116,7 +133,8 @@ class Worker:
         slot.queued = False
         if slot.number not in self._slots:
             return
-        state = slot.guest.step(_SLICE_US if self._ready else _ALONE_SLICE_US)
+        short = self._ready or not slot.reported
+        state = slot.guest.step(_SLICE_US if short else _ALONE_SLICE_US)
         if not slot.reported and slot.guest.confirmed:
             slot.reported = True
             self._channel.send({"op": "started", "guest": slot.number})
@@ -135,7 +153,10 @@ class Worker:
     def _enqueue(self, slot: _Slot) -> None:
         if not slot.queued and slot.number in self._slots:
             slot.queued = True
-            self._ready.append(slot)
+            if slot.reported:
+                self._ready.append(slot)
+            else:
+                self._ready.appendleft(slot)  # a guest that is to start goes before those that run
 
     def _sleep(self, slot: _Slot) -> None:
         wait = slot.guest.wait_s()
@@ -196,11 +217,25 @@ class Worker:
 
     # ---- messages
 
+    def _messages(self) -> None:
+        """Take what has come, so that no start waits behind another guest's slice."""
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                self._message()
+            except BlockingIOError:
+                return
+
     def _message(self) -> None:
-        message, fds = self._channel.receive()
+        message, fds = self._channel.receive(wait=False)
         op = message.get("op")
         if op == "start":
             self._start(message, fds)
+            return
+        if op == "warm":
+            self._limits = Limits(**message["limits"])
+            self._to_warm = max(0, int(message["count"]) - len(self._spare))
+            if not self._to_warm:
+                self._channel.send({"op": "warm", "guest": 0, "count": len(self._spare)})
             return
         for fd in fds:
             os.close(fd)
