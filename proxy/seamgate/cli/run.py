@@ -112,10 +112,7 @@ def _check_isolation(isolation: str, talkative: bool) -> None:
             "but does not hold a program that ignores the proxy variables"
         )
     if isolation == "auto" and talkative:
-        _say(
-            "isolation proxy, the strongest of this version: clients cooperate by their proxy variables, but a program "
-            "that ignores them is not held"
-        )
+        _say("isolation proxy, the strongest there is here: a program that ignores the proxy variables is not held")
 
 
 def _configuration(path: Path | None, allowed: Sequence[str], scratch: Path) -> Config:

@@ -192,7 +192,7 @@ class Story:
                     f"https://api.llm.test:{stage.upstream.port}, an LLM API behind TLS, with a CA of its own",
                 ),
                 ("gateway", f"http://{host}:{port}, default deny, policy demo.yaml, the real key in its environment"),
-                ("agent", f"a process of its own, plain Python, nothing but the standard library; label {labels}"),
+                ("agent", f"a process of its own, plain Python without libraries, label {labels}"),
             ),
         )
 
