@@ -105,7 +105,14 @@ def _rank(rule: Rule, target: Target, path: str) -> tuple[Rank, ...]:
 
 def _total_rank(match: Match, host: Rank, path: Rank) -> tuple[Rank, ...]:
     methods = (0,) if match.methods is None else (1, -len(match.methods))
-    return host, (match.ports is not None,), path, methods, (len(match.guests), len(match.conditions))
+    return host, _ports_rank(match), path, methods, (len(match.guests), len(match.conditions))
+
+
+def _ports_rank(match: Match) -> Rank:
+    """Fewer ports before more; those that are written before the default."""
+    if match.ports is None:
+        return -1, 0
+    return -sum(high - low + 1 for low, high in match.ports), 1
 
 
 def _most_specific(ranked: list[tuple[tuple[Rank, ...], Rule]], value: Callable[[Rule], T | None]) -> Rule | None:

@@ -30,6 +30,8 @@ def chosen(rules: str, line: str, **details: object) -> tuple[str, tuple[str, ..
         ("hosts: [a.acme.test]", "hosts: [a.acme.test], methods: [GET]"),
         ("hosts: [a.acme.test], methods: read", "hosts: [a.acme.test], methods: [GET]"),
         ("hosts: [a.acme.test]", "hosts: [a.acme.test], ports: [443]"),
+        ("hosts: [a.acme.test], ports: ['*']", "hosts: [a.acme.test]"),
+        ("hosts: [a.acme.test], ports: ['400-500']", "hosts: [a.acme.test], ports: [443, 8443]"),
         ("hosts: [a.acme.test]", "hosts: [a.acme.test], query: {q: false}"),
         ("hosts: ['**'], paths: [/v1/x]", "hosts: [a.acme.test]"),
     ],
