@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-fast test-kvm bench docs lock clean
+.PHONY: help build demo check test test-fast test-compiled compiled bench lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,7 +19,9 @@ $(STAMP): requirements.lock pyproject.toml hatch_build.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-build: $(STAMP) ## the virtual environment and the C parts
+include vmm/build.mk
+
+build: $(STAMP) kvm-build ## the virtual environment and the C parts
 
 demo: build ## the whole story on this machine, no configuration, no internet
 	@$(BIN)/seamgate demo
@@ -36,10 +38,24 @@ test: build ## everything that CI runs
 test-fast: build ## the part without sockets and real clients
 	$(PYTEST) tests/unit tests/property tests/meta
 
-bench: build ## speed beside the peers, paired in one run
-	$(BIN)/python bench/run.py
+# The wheel as users get it: C parts and the hot path compiled. Unpacked beside the sources, not over them.
+COMPILED := build/compiled
+$(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/seamgate/*.py proxy/seamgate/*/*.py plugins/seamgate_plugins/*.py)
+	rm -rf $(COMPILED) build/wheel
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) build/wheel/seamgate-*.whl
+	@touch $@
+
+compiled: $(COMPILED)/.built ## the wheel, with the hot path compiled
+
+test-compiled: compiled ## the data plane's tests again, against the wheel
+	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="tests bench" tests/unit/protocol tests/property/test_http1.py tests/property/test_http1_h11.py tests/e2e/test_clients_python.py tests/e2e/test_demo.py
+
+bench: compiled ## speed beside the peers, paired in one run
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/run.py
 
 lock: ## update requirements.lock to what pyproject.toml permits
+	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev --group clients pyproject.toml -o requirements.lock
 
 clean: ## remove what was built
