@@ -91,14 +91,17 @@ class Service:
         self._color = color
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
+        self._started = False
 
     async def run(self) -> None:
         """Run until a signal says otherwise."""
-        await self._gateway.start()
         loop = asyncio.get_running_loop()
+        # Before the start, so that a signal that comes early is obeyed after it instead of killing us within it.
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        await self._gateway.start()
+        self._started = True
         if sys.stderr.isatty():
             click.echo(render_banner(self._gateway), err=True, color=self._color)
         notify("READY=1", f"STATUS=generation {self._gateway.seam.pipeline.generation}", f"MAINPID={os.getpid()}")
@@ -108,10 +111,10 @@ class Service:
 
     def _on_stop(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
-            log.warning("stopping now", signal=number.name, under_way=self._gateway.seam.active)
+            log.warning("stopping now", signal=number.name)
             self._forced.set()
             return
-        log.info("stopping", signal=number.name, under_way=self._gateway.seam.active, grace_s=self._grace_s)
+        log.info("stopping", signal=number.name, grace_s=self._grace_s)
         self._stopping.set()
 
     async def _stop(self) -> None:
@@ -129,6 +132,8 @@ class Service:
 
     def _on_reload(self) -> None:
         """Take a new configuration over, or keep the old one and say so loudly."""
+        if not self._started:
+            return  # what is being started was read a moment ago
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         old = self._gateway.config
         try:
