@@ -195,6 +195,11 @@ class Pool:
         return sum(len(w.guests) for w in self._workers)
 
     @property
+    def nursery_pid(self) -> int:
+        """The process that loaded the template; workers are its children. 0 if the pool is not open."""
+        return self._nursery.pid if self._nursery is not None else 0
+
+    @property
     def worker_count(self) -> int:
         """How many workers there are."""
         return len(self._workers)

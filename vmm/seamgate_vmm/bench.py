@@ -1,0 +1,334 @@
+"""The numbers of `seamgate vm bench`: start, memory, latency and throughput of many guests at once.
+
+The upstream is a stand-in inside this process that answers every request at the ring, so that guests, rings and workers
+are measured, not a network. Memory is physical memory with the kernel's share, from the memory controller where a group
+can be made, else from what the machine says is available. Every guest's result is checked.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seamgate_vmm.names import NameTable
+from seamgate_vmm.outcome import Reason
+from seamgate_vmm.pool import Pool, PooledGuest
+from seamgate_vmm.ring import StreamOpen
+from seamgate_vmm.template import Job
+
+_BODY = b'{"choices": [{"message": {"content": "' + b"x" * 400 + b'"}}]}'
+_ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+_PROGRAM = """
+import http.client, json, sys
+c = http.client.HTTPSConnection('llm.test')
+total = 0
+for i in range(int(sys.argv[1])):
+    c.request('POST', '/v1/chat/completions', body=json.dumps({'model': 'm', 'n': i}))
+    r = c.getresponse()
+    total += len(json.loads(r.read())['choices'][0]['message']['content'])
+if total != 400 * int(sys.argv[1]):
+    sys.exit(3)
+import os
+os.write(1, b'done')
+import time
+time.sleep(float(sys.argv[2]))
+"""
+# Source: issue 3: published figures of the design's ancestor, measured on 128 vCPUs.
+_PUBLISHED = {"warm": 0.42, "agents_per_gib": 10.8, "idle_mb": 3.0, "first_p50": 44.0, "first_p99": 105.0}
+_GIB = 1 << 30
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which `share` (0..1) of the values lie; 0 for none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+class _StandIn(asyncio.Protocol):
+    """Answers every request that ends with the body it announces."""
+
+    def __init__(self, meter: "_Meter", started: float) -> None:
+        self._meter = meter
+        self._started = started
+        self._seen = b""
+        self._first = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - the ring makes nothing else
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer when a request is whole."""
+        if self._first:
+            self._first = False
+            self._meter.first_call_ms.append((time.perf_counter() - self._started) * 1e3)
+        self._seen += data
+        head, found, rest = self._seen.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = next(
+            (int(v) for k, _, v in (h.partition(b":") for h in head.split(b"\r\n")) if k.lower() == b"content-length"), 0
+        )
+        if len(rest) >= length:
+            self._seen = rest[length:]
+            self._meter.calls += 1
+            self._transport.write(_ANSWER)
+
+    def eof_received(self) -> bool:
+        """Close with the guest."""
+        return False
+
+
+@dataclass(slots=True)
+class _Meter:
+    first_call_ms: list[float] = field(default_factory=list)
+    calls: int = 0
+    names: int = 0
+    name_hits: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class _Memory:
+    """Physical memory, the kernel's share counted, of the processes that enter."""
+
+    def __init__(self) -> None:
+        self.method = "MemAvailable"
+        self._group: Path | None = None
+        for root, usage in (("/sys/fs/cgroup/memory", "memory.usage_in_bytes"), ("/sys/fs/cgroup", "memory.current")):
+            group = Path(root) / f"seamgate-bench-{os.getpid()}"
+            with suppress(OSError):
+                group.mkdir()
+                if (group / usage).exists():
+                    self._group, self._usage, self.method = group, group / usage, "memory controller"
+                    break
+                group.rmdir()
+        self._base = 0
+
+    def enter(self, pid: int) -> None:
+        """Count this process and its children from now on."""
+        if self._group is not None:
+            (self._group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+        self._base = self._now()
+
+    def _now(self) -> int:
+        if self._group is not None:
+            return int(self._usage.read_text(encoding="ascii"))
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return -int(line.split()[1]) * 1024
+        return 0
+
+    def used(self) -> int:
+        """Return the bytes since `enter`."""
+        return max(0, self._now() - self._base)
+
+    def close(self) -> None:
+        """Take the group away; its processes must be gone."""
+        if self._group is not None:
+            with suppress(OSError):
+                self._group.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReport:
+    """What `vm pool` prints."""
+
+    guests: int
+    right: int
+    workers: int
+    warm_s: float
+    run_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.guests} guests warm in {self.warm_s:.2f} s in {self.workers} workers; "
+            f"{self.right} ran an empty program in {self.run_s:.2f} s"
+        )
+
+
+async def pool_report(template: Path, guests: int) -> PoolReport:
+    """Warm guests, run an empty program in each."""
+    async with Pool(template) as pool:
+        start = time.perf_counter()
+        await pool.warm(guests)
+        warm = time.perf_counter()
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            running = [
+                await pool.start(Job(["-c", "pass"], {}), accept=lambda _: None, stdout=null, stderr=null)
+                for _ in range(guests)
+            ]
+            outcomes = [await g.ended() for g in running]
+        finally:
+            os.close(null)
+        right = sum(o.reason is Reason.EXITED and o.code == 0 for o in outcomes)
+        return PoolReport(guests, right, pool.worker_count, warm - start, time.perf_counter() - warm)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """What `vm bench` prints. Times in the unit of their name."""
+
+    guests: int
+    right: int
+    tier: str
+    workers: int
+    make_warm_s: float
+    warm_start_s: float
+    first_call_ms: list[float]
+    calls: int
+    calls_s: float
+    cpu_ms_per_guest: float
+    memory_method: str
+    idle_bytes_per_guest: int
+    loaded_bytes_per_guest: int
+    name_queries: int
+    name_hit_rate: float
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+
+    def __str__(self) -> str:
+        per_gib = _GIB / self.loaded_bytes_per_guest if self.loaded_bytes_per_guest else 0.0
+        rows = [
+            ("guests, all right", f"{self.right} of {self.guests}", ""),
+            ("machines made warm", f"{self.make_warm_s:.2f} s", ""),
+            ("warm start of all", f"{self.warm_start_s:.2f} s", f"{_PUBLISHED['warm']} s"),
+            ("agents per GiB under load", f"{per_gib:.0f}", f"{_PUBLISHED['agents_per_gib']}"),
+            ("warm idle guest", f"{self.idle_bytes_per_guest / 1e6:.2f} MB", f"{_PUBLISHED['idle_mb']} MB"),
+            ("names: queries, known", f"{self.name_queries}, {self.name_hit_rate:.0%}", ""),
+            (
+                "dispatch to first call p50/p99",
+                f"{percentile(self.first_call_ms, 0.5):.1f}/{percentile(self.first_call_ms, 0.99):.1f} ms",
+                f"{_PUBLISHED['first_p50']:.0f}/{_PUBLISHED['first_p99']:.0f} ms",
+            ),
+            ("calls a second", f"{self.calls / self.calls_s:.0f}" if self.calls_s else "-", ""),
+            ("throughput out, in", f"{self.bytes_in_per_s / 1e6:.2f}, {self.bytes_out_per_s / 1e6:.2f} MB/s", ""),
+            ("CPU per guest", f"{self.cpu_ms_per_guest:.1f} ms", ""),
+        ]
+        text = [f"{'':34}{'here (' + self.tier + ')':>20}{'published':>14}"]
+        text += [f"{name:34}{here:>20}{there:>14}" for name, here, there in rows]
+        text += ["", f"memory by {self.memory_method}; first calls:", *histogram_text(self.first_call_ms)]
+        return "\n".join(text)
+
+
+async def run_bench(template: Path, guests: int, calls: int) -> BenchReport:
+    """Make guests warm, start them all at once, let each make its calls, and measure."""
+    memory, meter = _Memory(), _Meter()
+    async with Pool(template) as pool:
+        memory.enter(pool.nursery_pid)
+        begin = time.perf_counter()
+        await pool.warm(guests)
+        warm_s = time.perf_counter() - begin
+        idle = memory.used()
+        reader, writer = os.pipe()
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            running, tables, start_s, calls_s = await _all_call(pool, guests, calls, meter, reader, writer, null)
+            loaded = memory.used()
+            workers = pool.worker_count
+            for guest in running:
+                meter.bytes_in += guest.server.bytes_in
+                meter.bytes_out += guest.server.bytes_out
+            outcomes = [await g.ended() for g in running]
+        finally:
+            for fd in (reader, writer, null):
+                os.close(fd)
+        queries = sum(t.queries for t in tables)
+        hits = sum(t.hits for t in tables)
+        tier = pool.tier
+    memory.close()
+    right = sum(o.reason is Reason.EXITED and o.code == 0 for o in outcomes)
+    return BenchReport(
+        guests, right, tier, workers, warm_s, start_s, [round(v, 2) for v in meter.first_call_ms], meter.calls, calls_s,
+        sum(o.cpu_s for o in outcomes) / guests * 1e3, memory.method, idle // guests, loaded // guests, queries,
+        hits / queries if queries else 0.0, meter.bytes_in / calls_s, meter.bytes_out / calls_s,
+    )  # fmt: skip
+
+
+async def _all_call(
+    pool: Pool, guests: int, calls: int, meter: _Meter, reader: int, writer: int, null: int
+) -> tuple[list[PooledGuest], list[NameTable], float, float]:
+    linger_s = 1.0 + guests / 100
+    loop = asyncio.get_running_loop()
+    running: list[PooledGuest] = []
+    tables: list[NameTable] = []
+    done = _Counter(reader, guests)
+    start = time.perf_counter()
+    for _ in range(guests):
+        table, dispatched = NameTable(), time.perf_counter()
+
+        def accept(_: StreamOpen, at: float = dispatched) -> asyncio.Protocol:
+            return _StandIn(meter, at)
+
+        job = Job(["-c", _PROGRAM, str(calls), f"{linger_s:g}"], {})
+        running.append(await pool.start(job, accept=accept, names=table, stdout=writer, stderr=null))
+        tables.append(table)
+        await asyncio.sleep(0)
+    for guest in running:
+        await guest.started()
+    started = time.perf_counter()
+    loop.add_reader(reader, done.read)
+    try:
+        async with asyncio.timeout(60 + guests / 5):
+            await done.all
+    finally:
+        loop.remove_reader(reader)
+    return running, tables, started - start, time.perf_counter() - start
+
+
+class _Counter:
+    """Sees when every guest has written `done`."""
+
+    def __init__(self, fd: int, guests: int) -> None:
+        self._fd = fd
+        self._left = guests * len(b"done")
+        self.all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def read(self) -> None:
+        """Take what has come."""
+        self._left -= len(os.read(self._fd, 1 << 16))
+        if self._left <= 0 and not self.all.done():
+            self.all.set_result(None)
+
+
+def _bins(values: Sequence[float]) -> list[tuple[float, float, int]]:
+    edges = [0.0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, float("inf")]
+    return [(a, b, sum(a <= v < b for v in values)) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def histogram_text(values: Sequence[float]) -> list[str]:
+    """Return the lines of a histogram of milliseconds."""
+    most = max((n for _, _, n in _bins(values)), default=0) or 1
+    lines = []
+    for low, high, n in _bins(values):
+        if n:
+            label = f"{low:g} - {high:g} ms" if high != float("inf") else f"over {low:g} ms"
+            lines.append(f"  {label:>16} {n:6} {'#' * max(1, round(40 * n / most))}")
+    return lines
+
+
+def histogram_svg(values: Sequence[float]) -> str:
+    """Return the same histogram as an SVG image."""
+    bins = [b for b in _bins(values) if b[2]]
+    most = max((n for _, _, n in bins), default=1)
+    rows = []
+    for index, (low, high, n) in enumerate(bins):
+        y, width = 30 + index * 24, round(300 * n / most)
+        label = f"{low:g}-{high:g} ms" if high != float("inf") else f"over {low:g} ms"
+        rows.append(
+            f'<text x="100" y="{y + 14}" text-anchor="end">{label}</text>'
+            f'<rect x="110" y="{y}" width="{width}" height="18" fill="#3b6ea5"/>'
+            f'<text x="{116 + width}" y="{y + 14}">{n}</text>'
+        )
+    height = 40 + 24 * len(bins)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="480" height="{height}" font-family="sans-serif" font-size="12">'
+        f'<text x="10" y="18">Dispatch to first call, {len(values)} guests</text>{"".join(rows)}</svg>\n'
+    )
