@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -157,29 +157,43 @@ async def run_program(command: Sequence[str], environment: Mapping[str, str]) ->
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:
         raise FileNotFoundError(2, "no such program", command[0])
-    child = await asyncio.create_subprocess_exec(program, *command[1:], env=environment)
-    with _forwarding(child):
+    with _Forwarding() as forwarding:
+        child = await asyncio.create_subprocess_exec(program, *command[1:], env=environment)
+        forwarding.reach(child)
         code = await child.wait()
     return code if code >= 0 else 128 - code
 
 
-@contextlib.contextmanager
-def _forwarding(child: asyncio.subprocess.Process) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
+class _Forwarding:
+    """Passes signals to the child; those that come before there is one wait for it."""
 
-    def forward(number: signal.Signals) -> None:
+    def __init__(self) -> None:
+        self._child: asyncio.subprocess.Process | None = None
+        self._early: list[signal.Signals] = []
+
+    def reach(self, child: asyncio.subprocess.Process) -> None:
+        """Here is the child."""
+        self._child = child
+        for number in self._early:
+            self._forward(number)
+
+    def _forward(self, number: signal.Signals) -> None:
         if number in _FROM_TERMINAL and _in_foreground():
             return
+        if self._child is None:
+            self._early.append(number)
+            return
         with contextlib.suppress(ProcessLookupError):
-            child.send_signal(number)
+            self._child.send_signal(number)
 
-    for number in (*_FORWARDED, *_FROM_TERMINAL):
-        loop.add_signal_handler(number, forward, number)
-    try:
-        yield
-    finally:
+    def __enter__(self) -> _Forwarding:
         for number in (*_FORWARDED, *_FROM_TERMINAL):
-            loop.remove_signal_handler(number)
+            asyncio.get_running_loop().add_signal_handler(number, self._forward, number)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number in (*_FORWARDED, *_FROM_TERMINAL):
+            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 def _in_foreground() -> bool:
