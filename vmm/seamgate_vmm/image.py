@@ -146,7 +146,9 @@ class View:
         Raises: OSError; EROFS for writing outside scratch, EACCES for devices, pipes and sockets.
         """
         if flags & _WRITE_FLAGS and not found.writable:
-            self.stat(found, follow=True)  # what is missing is ENOENT only if nothing was to be made
+            # What is missing is ENOENT; but to make something where nothing can be made is EROFS.
+            parent = self._locate(os.path.dirname(found.path)) if flags & os.O_CREAT else found
+            self.stat(parent, follow=True)
             raise _os_error(errno.EROFS)
         if flags & 0o20000000 & ~os.O_DIRECTORY:  # O_TMPFILE
             raise _os_error(errno.EOPNOTSUPP)

@@ -1,0 +1,1 @@
+"""Tests of guests without a kernel; those marked `kvm` need /dev/kvm."""
