@@ -45,9 +45,11 @@ from seamgate.flow import (
     Supply,
 )
 from seamgate.outgoing import make_head
+from seamgate.pipeline import Pipeline
 from seamgate.protocol.coding import UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED, ResponseHead
-from seamgate.seam import Seam
+from seamgate.revocation import denial_of_sent, denial_of_unsent, revoked
+from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import check_destination, compile_permit
@@ -60,6 +62,7 @@ CONTINUE_AFTER_S: Final = 1.0
 """An upstream that says nothing to Expect gets the body after this time (RFC 9110 10.1.1; curl waits as long)."""
 # What a hook or the pool may give at once; anything else that is not None is awaited.
 _AT_HAND: Final = (Resolution, Session)
+_NOTHING: Final[tuple[Headers, str | None]] = ((), None)
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
 
@@ -101,7 +104,7 @@ class Exchange:
         self._steps: list[Step] = []
         self._body_done = body == 0
         self._trailers: Headers = ()
-        self._outgoing: tuple[Headers, str | None] = ((), None)
+        self._outgoing: tuple[Headers, str | None] = _NOTHING
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._request_bytes = 0
@@ -140,7 +143,7 @@ class Exchange:
         """Judge the head and go as far as that leads without waiting; or refuse what the guest's side can't carry."""
         seam = self._seam
         seam.requests_total += 1
-        seam.active += 1
+        seam.under_way.add(self)
         if refusal is not None:
             self.refuse(refusal)
         elif seam.draining:
@@ -152,7 +155,10 @@ class Exchange:
 
     def _judge(self) -> None:
         """Ask the pipeline with what is known of the request now."""
-        verdict = self._pipeline.judge_request(self.request, self._steps)
+        self._follow(self._pipeline.judge_request(self.request, self._steps))
+
+    def _follow(self, verdict: Verdict) -> None:
+        """Do what the verdict on the present phase says."""
         if verdict.effect is Effect.ALLOW:
             self._allowed(verdict)
         elif verdict.effect is Effect.DEFER and self.request.body_state is BodyState.PENDING:
@@ -296,27 +302,34 @@ class Exchange:
             go_on(value)
         else:
             name = f"exchange {self.request.id}: {go_on.__name__}"
-            self._task = spawn(self._await(value, go_on, timeout_s, reason), name=name)
+            self._task = spawn(self._await(value, go_on, timeout_s, reason, self._pipeline), name=name)
 
     async def _await(
-        self, pending: Awaitable[Any], go_on: Callable[[Any], None], timeout_s: float, reason: Reason
+        self,
+        pending: Awaitable[Any],
+        go_on: Callable[[Any], None],
+        timeout_s: float,
+        reason: Reason,
+        pipeline: Pipeline,
     ) -> None:
+        value: Any = None
+        failure: Verdict | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 value = await pending
         except TimeoutError:
-            self._task = None
-            self.refuse(deny(f"gave up after {timeout_s:g} s", reason=reason))
-            return
+            failure = deny(f"gave up after {timeout_s:g} s", reason=reason)
         except SeamgateError as error:
-            self._task = None
-            self.fail(error)
+            failure = denial_of(error)
+        if self._stage is Stage.DONE or pipeline is not self._pipeline:  # it ended, or a reload took it back
+            if isinstance(value, Session):
+                value.release(reusable=True)
             return
         self._task = None
-        if self._stage is not Stage.DONE:
+        if failure is None:
             self.guarded(lambda: go_on(value))
-        elif isinstance(value, Session):
-            value.release(reusable=True)
+        else:
+            self.refuse(failure)
 
     def guarded(self, step: Callable[[], None]) -> None:
         """Run a step; whatever goes wrong in it ends the exchange, closed."""
@@ -385,7 +398,7 @@ class Exchange:
 
     def _written_ahead(self, error: SeamgateError | None) -> None:
         """The record of what is about to leave is in the journal, or can't be written."""
-        if self._stage is not Stage.DONE:
+        if self._stage is Stage.WAITING and self._outgoing is not _NOTHING:  # else it ended, or was taken back
             self.guarded(self._let_out) if error is None else self.fail(error)
 
     def _let_out(self) -> None:
@@ -395,7 +408,7 @@ class Exchange:
             self._stage_again()
             return
         headers, query = self._outgoing
-        self._outgoing = ((), None)
+        self._outgoing = _NOTHING
         self._chunked_up = self._request_filters is not None or self._body_length == CHUNKED
         if self._expects and not self._held_bytes:
             headers = (*headers, (b"expect", b"100-continue"))
@@ -532,6 +545,57 @@ class Exchange:
         else:
             self._guest.pause_body()
 
+    # -- another policy ----------------------------------------------------------------------------------------------
+
+    def judge_again(self, is_bound: IsBound) -> bool:
+        """A reload replaced the pipeline: judge by the new one; if it denies, end as revoked and return True.
+
+        What has not been sent goes on by the new generation, from resolving on. What has been sent keeps the pipeline
+        that it began with for its response: only that one knows the secrets that must not come back.
+        """
+        if self._stage is Stage.DONE:
+            return False
+        seam, request, session = self._seam, self.request, self._session
+        sent = self._stage >= Stage.SENDING and session is not None
+        if sent and request.body_state is BodyState.PENDING:
+            # It went by without being held, so what a rule asks of it can't be told any more.
+            request = msgspec.structs.replace(request, body_state=BodyState.OVERSIZE)
+        steps: list[Step] = []
+        verdict = seam.pipeline.judge_request(request, steps)
+        if sent and session is not None:
+            used = [supply.credential for supply in self._supplies]
+            denial = denial_of_sent(seam, request, verdict, steps, used, session.address, is_bound)
+            if denial is None:
+                return False
+        else:
+            denial = denial_of_unsent(request.body_state is BodyState.PENDING, verdict)
+        self._pipeline = seam.pipeline
+        self._steps += steps
+        if denial is not None:
+            self.refuse(revoked(denial))
+            return True
+        self._take_back()
+        self.guarded(lambda: self._follow(verdict))
+        if not self._body_done and self._stage == Stage.GATHERING:
+            self._guest.resume_body()
+        return False
+
+    def _take_back(self) -> None:
+        """Undo what was prepared and not sent: it belongs to the generation before."""
+        self._cancel_task()
+        session, self._session = self._session, None
+        if session is not None:
+            session.release(reusable=True)
+        self._session_facts = None
+        self._supplies, self._to_supply, self._outgoing = [], (), _NOTHING
+        self._request_filters = None
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            # Not at once: a task that is cancelled before its first step never runs what it was given to clean up.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
+            self._task = None
+
     # -- ways out ----------------------------------------------------------------------------------------------------
 
     def fail(self, error: SeamgateError) -> None:
@@ -573,14 +637,11 @@ class Exchange:
             answer.close()
             if answer.begun:
                 self._status = answer.status
-        if self._task is not None:
-            # Not at once: a task that is cancelled before its first step never runs what it was given to clean up.
-            asyncio.get_running_loop().call_soon(self._task.cancel)
-            self._task = None
+        self._cancel_task()
         self._held = []
         denied = self._decision is Decision.DENY
         seam = self._seam
-        seam.ended()
+        seam.ended(self)
         seam.denied_total += denied
         seam.record(self._record(AuditKind.REQUEST, outcome), denied=denied)
         session, self._session = self._session, None

@@ -1,7 +1,7 @@
 """What every exchange needs and none owns: the present pipeline, the session pool, the journal, the limits.
 
-One per gateway. Entries hand it to each connection; a reload swaps `pipeline` and raises the generation, and every
-exchange keeps the pipeline that it began with. Decides nothing by itself.
+One per gateway. Entries hand it to each connection; a reload swaps `pipeline` and raises the generation, and what is
+under way is judged again (`seamgate.revocation`). Decides nothing by itself.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import itertools
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from seamgate.audit.record import AuditRecord
+from seamgate.audit.record import AuditKind, AuditRecord, Decision
 from seamgate.credentials.placeholders import PlaceholderIndex
-from seamgate.errors import AuditError, SeamgateError
-from seamgate.flow import Guest, Target
+from seamgate.errors import AuditError, Reason, SeamgateError
+from seamgate.flow import Guest, Request, Target
 from seamgate.limits import LimitsConfig
 from seamgate.pipeline import Pipeline
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses
@@ -38,8 +39,38 @@ class Recorder(Protocol):
         """Keep a terminal record until it is written."""
 
 
+IsBound: TypeAlias = Callable[[str, Request], bool]
+"""Whether the credential of this name is configured now, and may go with this request."""
+
+
+class UnderWay(Protocol):
+    """What a new policy may end: an exchange, a tunnel."""
+
+    def judge_again(self, is_bound: IsBound) -> bool:
+        """Judge by the seam's present pipeline; end at once if it denies. Return whether that was so."""
+        ...
+
+
+class Tally:
+    """What the terminal records of one kind came to. Read by metrics."""
+
+    __slots__ = ("count", "duration_ms", "request_bytes", "response_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.duration_ms = 0.0
+        self.request_bytes = 0
+        self.response_bytes = 0
+
+
 class Seam:
-    """The shared machinery of one gateway."""
+    """The shared machinery of one gateway.
+
+    Attributes:
+        under_way: the exchanges that have begun and not ended.
+        tunnels: those that are open.
+        tallies: of the terminal records, by (entry, kind, verdict, reason).
+    """
 
     def __init__(
         self,
@@ -66,7 +97,9 @@ class Seam:
         self.draining = False
         self.requests_total = 0
         self.denied_total = 0
-        self.active = 0
+        self.under_way: set[UnderWay] = set()
+        self.tunnels: set[UnderWay] = set()
+        self.tallies: defaultdict[tuple[str, AuditKind, Decision | None, Reason | None], Tally] = defaultdict(Tally)
         self._quiet: asyncio.Event | None = None
         self._ahead: list[tuple[AuditRecord, Callable[[SeamgateError | None], None]]] = []
         self._numbers = itertools.count()
@@ -76,15 +109,20 @@ class Seam:
         """Return a request id: sorts by time, unique over gateways for all practical purposes."""
         return f"{int(self.clock() * 1000):011x}-{self._tag}-{next(self._numbers) & 0xFFFFFF:06x}"
 
-    def ended(self) -> None:
+    @property
+    def active(self) -> int:
+        """How many exchanges are under way."""
+        return len(self.under_way)
+
+    def ended(self, exchange: UnderWay) -> None:
         """An exchange is over."""
-        self.active -= 1
-        if not self.active and self._quiet is not None:
+        self.under_way.discard(exchange)
+        if not self.under_way and self._quiet is not None:
             self._quiet.set()
 
     async def quiet(self) -> None:
         """Return once no exchange is under way."""
-        if self.active:
+        if self.under_way:
             self._quiet = asyncio.Event()
             await self._quiet.wait()
 
@@ -110,6 +148,13 @@ class Seam:
     def record(self, record: AuditRecord, *, denied: bool) -> None:
         """Keep a terminal record and tell the observers."""
         self.journal.append(record)
+        tally = self.tallies[record.entry, record.kind, record.verdict, record.reason]
+        tally.count += 1
+        if record.duration_ms is not None:
+            tally.duration_ms += record.duration_ms
+        if record.bytes is not None:
+            tally.request_bytes += record.bytes.request_body
+            tally.response_bytes += record.bytes.response_body
         if self.pipeline.observes:
             self.pipeline.request_done(record, denied=denied)
 

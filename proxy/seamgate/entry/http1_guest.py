@@ -363,6 +363,7 @@ class Http1Guest:
         """Cut the response visibly: what was queued goes out, its end does not."""
         self._keep_alive = False
         self._discarding = True
+        self._close_at = monotonic() + LINGER_S  # a guest that does not read would keep it open for ever
         self.flush()
         transport = self.transport
         if transport is None:
@@ -440,6 +441,15 @@ class Http1Guest:
         self._keep_alive = False
         if self.idle:
             self.close()
+
+    def revoke(self, verdict: Verdict) -> None:
+        """The tunnel that this connection is in was revoked: end what is under way, and close."""
+        self._keep_alive = False
+        if self._exchange is not None:
+            self._exchange.refuse(verdict)
+        if not self._discarding:
+            self.close()
+        self._close_at = self._close_at or monotonic() + LINGER_S
 
     def close(self) -> None:
         """Send what is queued, then close."""

@@ -21,7 +21,8 @@ from seamgate.errors import GuestProtocolError, Reason, SeamgateError, TargetErr
 from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.protocol.heads import RequestHead
-from seamgate.seam import Seam
+from seamgate.revocation import revoked
+from seamgate.seam import IsBound, Seam
 from seamgate.streams import TlsStream, Transport
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import check_destination
@@ -54,7 +55,9 @@ class Tunnel:
         self._started = monotonic()
         self._steps: list[Step] = []
         self._verdict = Verdict()
+        self._revoked: Verdict | None = None
         self._stream: TlsStream | None = None
+        self._inner: Http1Guest | None = None
 
     def open(self, connection: Http1Guest) -> None:
         """Judge it; refuse it in the connection, or take the connection's stream over."""
@@ -76,12 +79,27 @@ class Tunnel:
         stream.connection_made(transport)
         transport.write(_ESTABLISHED)
         self._connections.handshakes[stream] = monotonic() + seam.limits.head_timeout_s
-        self._stream = stream
+        self._stream, self._inner = stream, inner
+        seam.tunnels.add(self)
         self._preconnect()
 
     def _handshake_over(self) -> None:
         if self._stream is not None:
             self._connections.handshakes.pop(self._stream, None)
+
+    def judge_again(self, is_bound: IsBound) -> bool:
+        """A reload replaced the pipeline: if no request may be made any more, cut the tunnel and return True."""
+        steps: list[Step] = []
+        verdict = self._seam.pipeline.judge_connect(self._guest, self._target, steps)
+        if verdict.effect is not Effect.DENY or self._stream is None:
+            return False
+        self._steps += steps
+        self._revoked = revoked(verdict)
+        if self._inner is None or self._inner.transport is None:  # still within the handshake
+            self._stream.abort()
+        else:
+            self._inner.revoke(self._revoked)
+        return True
 
     def _judge(self) -> Verdict:
         seam, target = self._seam, self._target
@@ -119,6 +137,10 @@ class Tunnel:
     def _tls_failed(self, error: Exception) -> None:
         """The handshake with the guest did not succeed: this is the tunnel's end."""
         self._handshake_over()
+        self._seam.tunnels.discard(self)
+        if self._revoked is not None:
+            self._finish(self._revoked, Outcome.ABORTED)
+            return
         if isinstance(error, SeamgateError):
             verdict = denial_of(error)
         elif isinstance(error, ssl.SSLError) and any(each in (error.reason or "") for each in _DISTRUST):
@@ -132,6 +154,10 @@ class Tunnel:
 
     def _closed(self, inner: Http1Guest) -> None:
         """The tunnel's connection ended."""
+        self._seam.tunnels.discard(self)
+        if self._revoked is not None:
+            self._finish(self._revoked, Outcome.ABORTED)
+            return
         self._seam.record(self._record(self._verdict, Outcome.COMPLETE), denied=False)
 
     def _refuse_late(self, transport: Transport, verdict: Verdict) -> None:

@@ -28,6 +28,10 @@ class Connector:
         self._timeout_s = timeout_s
         self._write_high_bytes = write_high_bytes
 
+    def replace_tls(self, tls: UpstreamTls) -> None:
+        """Open further sessions with these roots and client certificates. The pool tells generations apart."""
+        self._tls = tls
+
     def profile_for(self, target: Target) -> TlsProfile | None:
         """Return the TLS profile of a target; None for plain http."""
         return self._tls.profile_for(target) if target.scheme == "https" else None
@@ -46,14 +50,14 @@ class Connector:
             TlsFailed: one does, but its certificate or TLS is not right; no other is tried.
             UpstreamTimeout: it took too long.
         """
-        profile = self.profile_for(target)
+        tls, profile = self._tls, self.profile_for(target)  # kept over a reload
         failures: list[str] = []
         for place, address in enumerate(addresses):
             last = place == len(addresses) - 1
             session = Session(address, on_idle, on_gone)
             try:
                 async with asyncio.timeout(self._timeout_s if last else min(SHARE_OF_FIRST_S, self._timeout_s)):
-                    await self._open(session, target, profile, address)
+                    await self._open(session, target, tls, profile, address)
             except TimeoutError:
                 failures.append(f"{address}: timed out")
             except OSError as error:
@@ -63,7 +67,9 @@ class Connector:
         message = f"{target.authority} can't be reached ({'; '.join(failures)})"
         raise UpstreamTimeout(message) if failures[-1].endswith("timed out") else ConnectFailed(message)
 
-    async def _open(self, session: Session, target: Target, profile: TlsProfile | None, address: str) -> None:
+    async def _open(
+        self, session: Session, target: Target, tls: UpstreamTls, profile: TlsProfile | None, address: str
+    ) -> None:
         loop = asyncio.get_running_loop()
         if profile is None:
             transport, _ = await loop.create_connection(lambda: as_protocol(session), address, target.port)
@@ -82,7 +88,7 @@ class Connector:
 
         stream = TlsStream(
             session,
-            context=self._tls.context(profile),
+            context=tls.context(profile),
             server_hostname=target.host,
             on_failure=failed,
             on_established=done,
