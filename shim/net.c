@@ -63,10 +63,10 @@ static u32 ring_room(void)
 {
     u32 head = RING->tx_head, used = head - load(&RING->tx_tail), free = RING_TX_SIZE - used;
     u32 to_end = RING_TX_SIZE - (head & (RING_TX_SIZE - 1));
-    if (to_end < 32) /* a PAD frame first */
+    if (to_end == 16) /* only a PAD frame fits there */
         free = free > to_end ? free - to_end : 0, to_end = RING_TX_SIZE;
-    u32 room = (u32)least(free, to_end);
-    return room <= 32 ? 0 : (u32)least(room - 32, RING_MAX_PAYLOAD);
+    u32 room = (u32)least(free & ~15u, to_end);
+    return room > 16 ? (u32)least(room - 16, RING_MAX_PAYLOAD) : 0;
 }
 
 /* Returns 1 if the frame was put on the ring. The payload must not exceed ring_room(), except that 0 bytes fit if

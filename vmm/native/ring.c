@@ -81,11 +81,11 @@ static u32 free_bytes(const struct ring *r)
 /* Returns the payload that certainly fits into one frame now, at most RING_MAX_PAYLOAD. */
 u32 ring_room(const struct ring *r)
 {
-    u32 free = free_bytes(r), to_end = RING_RX_SIZE - (r->rx_head & RX_MASK);
+    u32 free = free_bytes(r) & ~15u, to_end = RING_RX_SIZE - (r->rx_head & RX_MASK);
     u32 room = free < to_end ? free : to_end;
-    if (to_end < 2 * HEAD)
+    if (to_end == HEAD) /* only a pad fits there */
         room = free > to_end ? free - to_end : 0;
-    room = room > 2 * HEAD ? room - 2 * HEAD : 0;
+    room = room > HEAD ? room - HEAD : 0;
     return room < RING_MAX_PAYLOAD ? room : RING_MAX_PAYLOAD;
 }
 
