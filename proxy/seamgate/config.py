@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -60,11 +60,23 @@ class BaseUrlEntry(_Section, frozen=True):
     routes: Mapping[str, str] = {}
 
 
+class NetnsEntry(_Section, frozen=True):
+    """What guests of `seamgate run --isolation netns` meet in their namespace. Nothing of it listens outside.
+
+    Attributes:
+        denied_names: what the answer to a name that policy denies is: `nxdomain` (clients give up at once) or `refused`
+            (they try again, and say that it may pass).
+    """
+
+    denied_names: Literal["nxdomain", "refused"] = "nxdomain"
+
+
 class Entries(_Section, frozen=True):
-    """The ways in. At least one."""
+    """The ways in. At least one of `proxy` and `base_url`."""
 
     proxy: ProxyEntry | None = None
     base_url: BaseUrlEntry | None = None
+    netns: NetnsEntry | None = None
 
 
 class AdminConfig(_Section, frozen=True):

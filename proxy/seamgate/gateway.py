@@ -8,6 +8,7 @@ everything is closed and the journal says so.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,8 +75,13 @@ class Gateway:
     @property
     def ca_path(self) -> Path:
         """The CA certificate that guests have to trust."""
+        return self.authority.files.certificate
+
+    @property
+    def authority(self) -> CertificateAuthority:
+        """What signs the certificates that guests see."""
         assert self._authority is not None
-        return self._authority.files.certificate
+        return self._authority
 
     async def __aenter__(self) -> Gateway:
         await self.start()
@@ -96,7 +102,8 @@ class Gateway:
             PrerequisiteMissing: a port can't be bound.
         """
         config = self.config
-        self._authority = load_authority(config.ca, base=config.base) if config.entries.proxy is not None else None
+        terminates = config.entries.proxy is not None or config.entries.netns is not None
+        self._authority = load_authority(config.ca, base=config.base) if terminates else None
         pipeline = self._make_pipeline(config, self._generation)
         tls = UpstreamTls(config.upstream_tls, base=config.base)
         connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
@@ -132,15 +139,8 @@ class Gateway:
     async def _listen(self, entry: str, listen: str, factory: Callable[[], Http1Guest]) -> None:
         host, port = split_listen(listen)
         loop = asyncio.get_running_loop()
-
-        def accept() -> asyncio.BaseProtocol:
-            if self.connections.full:
-                self.connections.refused_total += 1
-                return _Refused()
-            return as_protocol(factory())
-
         try:
-            server = await loop.create_server(accept, host, port, backlog=BACKLOG)
+            server = await loop.create_server(self._accepting(factory), host, port, backlog=BACKLOG)
         except OSError as error:
             raise PrerequisiteMissing(
                 f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
@@ -150,11 +150,24 @@ class Gateway:
         self.addresses[entry] = (bound[0], bound[1])
         self._own.add(bound[0], bound[1])
 
+    async def serve(self, listener: socket.socket, factory: Callable[[], Http1Guest]) -> None:
+        """Take connections from a listener that is open already: one inside of a guest's network namespace."""
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(self._accepting(factory), sock=listener, backlog=BACKLOG))
+
+    def _accepting(self, factory: Callable[[], Http1Guest]) -> Callable[[], asyncio.BaseProtocol]:
+        def accept() -> asyncio.BaseProtocol:
+            if self.connections.full:
+                self.connections.refused_total += 1
+                return _Refused()
+            return as_protocol(factory())
+
+        return accept
+
     def _proxy(self, entry: ProxyEntry) -> Callable[[], Http1Guest]:
         guest = self._named_guest(entry.guest, Isolation.PROXY)
         binding = ProxyBinding("proxy", Identities(self.config.guests, Isolation.PROXY), guest)
-        assert self._authority is not None
-        on_connect = ConnectHandler(self.seam, self._authority, self.connections, binding)
+        on_connect = ConnectHandler(self.seam, self.authority, self.connections, binding)
         return lambda: self._connection(binding, on_connect)
 
     def _base_url(self, entry: BaseUrlEntry) -> Callable[[], Http1Guest]:

@@ -68,7 +68,8 @@ class Inspector(Protocol):
 def judge_connect(guest: Guest, target: Target) -> Verdict | None:
     """Judge a tunnel before anything is resolved: may this guest ask anything of this target?
 
-    DEFER says "its requests will be judged one by one"; ALLOW says the same for now.
+    DEFER says "its requests will be judged one by one"; ALLOW says the same for now. A port of 0 asks the same of the
+    host at any port and scheme: a guest wants its name resolved.
     """
 
 

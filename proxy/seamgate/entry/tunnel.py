@@ -58,10 +58,10 @@ class Tunnel:
         self._revoked: Verdict | None = None
         self._stream: TlsStream | None = None
         self._inner: Http1Guest | None = None
+        self._counted = False
 
     def open(self, connection: Http1Guest) -> None:
         """Judge it; refuse it in the connection, or take the connection's stream over."""
-        seam = self._seam
         self._verdict = self._judge()
         if self._verdict.effect is Effect.DENY:
             connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
@@ -71,17 +71,47 @@ class Tunnel:
             # Sent before we agreed: a client that did not wait can't know what it talks to.
             self._refuse_late(transport, deny("bytes came before the tunnel was open", reason=Reason.BAD_REQUEST))
             return
-        seam.requests_total += 1
+        self._serve(transport)
+        transport.write(_ESTABLISHED)
+        self._preconnect()
+
+    def adopt(self, transport: Transport, hello: bytes, *, telling: bool) -> None:
+        """Judge and take over a stream that came without CONNECT.
+
+        Args:
+            transport: the stream.
+            hello: what was read of it: the beginning of a ClientHello.
+            telling: whether a denied one is opened, to deny each request in it; else it is closed at once.
+        """
+        self._verdict = self._judge()
+        denied = self._verdict.effect is Effect.DENY
+        if denied and not telling:
+            self._refuse_late(transport, self._verdict)
+            return
+        stream = self._serve(transport)
+        if not denied:
+            self._preconnect()
+        stream.data_received(hello)
+
+    def _serve(self, transport: Transport) -> TlsStream:
+        """Put TLS, and requests in it, on top of the stream."""
+        seam = self._seam
         inner = Http1Guest(seam, TunnelBinding(self._entry, self._guest, self._target), self._connections)
         inner.on_closed = self._closed
         stream = TlsStream(inner, choose=self._choose, on_failure=self._tls_failed, on_established=self._handshake_over)
         transport.set_protocol(stream)  # type: ignore[attr-defined]  # the entry's streams are asyncio's here
         stream.connection_made(transport)
-        transport.write(_ESTABLISHED)
         self._connections.handshakes[stream] = monotonic() + seam.limits.head_timeout_s
         self._stream, self._inner = stream, inner
-        seam.tunnels.add(self)
-        self._preconnect()
+        if self._verdict.effect is not Effect.DENY:
+            self._count()
+            seam.tunnels.add(self)
+        return stream
+
+    def _count(self) -> None:
+        if not self._counted:
+            self._counted = True
+            self._seam.requests_total += 1
 
     def _handshake_over(self) -> None:
         if self._stream is not None:
@@ -143,6 +173,8 @@ class Tunnel:
             return
         if isinstance(error, SeamgateError):
             verdict = denial_of(error)
+        elif self._verdict.effect is Effect.DENY:
+            verdict = self._verdict
         elif isinstance(error, ssl.SSLError) and any(each in (error.reason or "") for each in _DISTRUST):
             message = "the guest does not trust the gateway's CA: see `seamgate ca env`"
             verdict = deny(message, reason=Reason.GUEST_TLS_FAILED)
@@ -153,10 +185,14 @@ class Tunnel:
         self._finish(verdict, Outcome.DENIED)
 
     def _closed(self, inner: Http1Guest) -> None:
-        """The tunnel's connection ended."""
+        """The tunnel's connection ended. Of a denied one, its requests were denied, and recorded, by themselves."""
         self._seam.tunnels.discard(self)
         if self._revoked is not None:
             self._finish(self._revoked, Outcome.ABORTED)
+            return
+        if self._verdict.effect is Effect.DENY:
+            if not inner.exchanges:
+                self._finish(self._verdict, Outcome.DENIED)
             return
         self._seam.record(self._record(self._verdict, Outcome.COMPLETE), denied=False)
 
@@ -165,6 +201,7 @@ class Tunnel:
         self._finish(verdict, Outcome.DENIED)
 
     def _finish(self, verdict: Verdict, outcome: Outcome) -> None:
+        self._count()
         self._seam.denied_total += 1
         self._seam.record(self._record(verdict, outcome), denied=True)
 

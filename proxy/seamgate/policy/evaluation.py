@@ -139,7 +139,10 @@ class Evaluator:
         return plan if type(plan) is Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
 
     def judge_connect(self, guest: Guest, target: Target, now: float) -> Verdict:
-        """Return DEFER if some request of this guest to this target may be allowed, else a denial."""
+        """Return DEFER if some request of this guest to this target may be allowed, else a denial.
+
+        With port 0: to this host, whatever the port and scheme.
+        """
         if not self._since <= now < self._until:
             self._turn(now)
         return self._connect_of(guest, target)
@@ -196,7 +199,7 @@ class Evaluator:
         match = rule.match
         return (
             rule.expires_at > self._now
-            and match.covers_port(target.scheme, target.port)
+            and (match.covers_port(target.scheme, target.port) or (rule.allows and not target.port))
             and match.covers_guest(guest.labels)
         )
 
@@ -295,7 +298,7 @@ class Evaluator:
         return (
             exemption.expires_at > self._now
             and match.covers_host(target.host, target.is_address)
-            and match.covers_port(target.scheme, target.port)
+            and (match.covers_port(target.scheme, target.port) or not target.port)
             and match.covers_guest(guest.labels)
         )
 

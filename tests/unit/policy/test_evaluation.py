@@ -8,7 +8,7 @@ import pytest
 
 from seamgate.address import parse_authority
 from seamgate.errors import ConfigError, Reason
-from seamgate.flow import BodyState, Guest
+from seamgate.flow import BodyState, Guest, Target
 from seamgate.policy.evaluation import Evaluator
 from seamgate.verdict import Effect, Limits
 from unit.policy.ask import GUEST, NOW, judge, load, request
@@ -319,6 +319,22 @@ def test_a_tunnel_is_denied_by_a_ban_on_all_of_it() -> None:
 
 
 BAN_EXCEPT = "- id: ban\n  deny: {hosts: [a.test]}\n  except: {guests: {team: ops}, paths: [/x]}"
+
+
+def test_a_name_may_be_asked_for_where_some_port_is_allowed() -> None:
+    """Port 0 asks about a host at any port and scheme, before its name is resolved for a guest."""
+
+    def name(*policies: object) -> tuple[Effect, str]:
+        verdict = Evaluator(policies).judge_connect(GUEST, Target("https", "a.test", 0), NOW)  # type: ignore[arg-type]
+        return verdict.effect, verdict.rule
+
+    odd = load("- id: odd\n  allow: {hosts: [a.test], ports: [8443], schemes: [http]}")
+    assert name(odd) == (Effect.DEFER, "")
+    assert name(load("- id: other\n  allow: {hosts: [b.test]}")) == (Effect.DENY, "")
+    assert name(odd, load("- id: ban\n  deny: {hosts: [a.test]}", source="b.yaml")) == (Effect.DENY, "ban")
+    assert name(odd, load("- id: ban\n  deny: {hosts: [a.test], ports: [443]}", source="b.yaml")) == (Effect.DEFER, "")
+    lifted = load("- id: ban\n  deny: {hosts: [a.test]}\n  except: {ports: [8443]}", source="b.yaml")
+    assert name(odd, lifted) == (Effect.DEFER, "")
 
 
 def test_a_tunnel_needs_every_layer() -> None:
