@@ -6,6 +6,7 @@ there is a `ConfigError` with file, line and column. Holds no secret, only where
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -80,10 +81,11 @@ class Entries(_Section, frozen=True):
 
 
 class AdminConfig(_Section, frozen=True):
-    """The admin listener: /metrics, /healthz, /readyz. Never on an entry, never reachable through the gateway.
+    """The admin listener: /metrics, /healthz, /readyz, /status. Never an entry, never reachable through the gateway.
 
     Attributes:
-        listen: address:port on loopback, or `unix:/path`.
+        listen: `unix:/path` of a socket (from the file's folder) that only this user can open, which `seamgate reload`
+            needs; or address:port on loopback, read-only; "": none.
     """
 
     listen: str = ""
@@ -197,6 +199,10 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
     audit = written.audit
     if audit.path:
         audit = msgspec.structs.replace(audit, path=str(base / Path(audit.path).expanduser()))
+    admin = written.admin
+    if admin.listen.startswith("unix:"):
+        path = base / Path(admin.listen.removeprefix("unix:")).expanduser()
+        admin = msgspec.structs.replace(admin, listen=f"unix:{path}")
     return Config(
         source=source,
         base=base,
@@ -212,7 +218,7 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         dns=written.dns,
         upstream_tls=written.upstream_tls,
         permit_addresses=written.permit_addresses,
-        admin=written.admin,
+        admin=admin,
     )
 
 
@@ -227,6 +233,23 @@ def split_listen(text: str) -> tuple[str, int]:
     if address is None:
         raise TargetError(f"{text!r} is not address:port; write for example 127.0.0.1:8080")
     return address, 0 if port == "0" else canonical_port(port)
+
+
+def split_admin(listen: str) -> tuple[str, int] | str:
+    """Return where the admin listener is: (address, port) on loopback, or the path of a socket.
+
+    Raises:
+        TargetError: it is neither.
+    """
+    if listen.startswith("unix:"):
+        path = listen.removeprefix("unix:")
+        if not path or "\0" in path:
+            raise TargetError(f"{listen!r} names no socket; write for example unix:/run/seamgate/admin.sock")
+        return path
+    address, port = split_listen(listen)
+    if not ipaddress.ip_address(address).is_loopback:
+        raise TargetError(f"the admin listener is for this machine only: {address} is not a loopback address")
+    return address, port
 
 
 def parse_route(origin: str) -> Target:
@@ -252,6 +275,8 @@ def _check(document: Document, written: ConfigFile) -> None:
             _check_entry(document, written, name, entry)
     if not written.policies:
         raise document.error("no policy file is named, so nothing would be allowed: name one", "policies")
+    if written.admin.listen:
+        _translated(document, lambda: split_admin(written.admin.listen), "admin", "listen")
     _translated(document, lambda: compile_permit(written.permit_addresses), "permit_addresses")
     _translated(document, lambda: check_credentials(written.credentials), "credentials")
 

@@ -18,18 +18,22 @@ import structlog
 
 from seamgate import __version__
 from seamgate.audit.journal import Journal
+from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
 from seamgate.ca.leaf import CertificateAuthority, load_authority
-from seamgate.config import BaseUrlEntry, Config, ProxyEntry, parse_route, split_listen
+from seamgate.config import BaseUrlEntry, Config, ProxyEntry, load_config, parse_route, split_admin, split_listen
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.http1_guest import Connections, Http1Guest, OnConnect
 from seamgate.entry.identity import Identities, make_guest
 from seamgate.entry.tunnel import ConnectHandler
-from seamgate.errors import PrerequisiteMissing
+from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
 from seamgate.flow import Guest, Isolation
+from seamgate.observe.admin import AdminServer
 from seamgate.pipeline import Pipeline
 from seamgate.registry import load_plugins
+from seamgate.reloading import ReloadCounts, ReloadReport, waiting_sections
+from seamgate.revocation import revoke
 from seamgate.seam import Seam
 from seamgate.streams import as_protocol
 from seamgate.upstream.addresses import OwnAddresses, compile_permit
@@ -63,6 +67,13 @@ class Gateway:
         self._sweeper: asyncio.TimerHandle | None = None
         self._flusher: asyncio.TimerHandle | None = None
         self._own = OwnAddresses(())
+        self._connector: Connector
+        self._admin: AdminServer | None = None
+        self._started_with = config
+        self.started_at = 0.0
+        self.reloads = ReloadCounts()
+        self.reload_path: Path | None = None
+        """The file that `reload_file` loads; None: this gateway was not made of a file."""
 
     def __repr__(self) -> str:
         return f"<Gateway {self.addresses} generation {self._generation}>"
@@ -71,6 +82,21 @@ class Gateway:
     def journal_path(self) -> Path:
         """Where the audit log is."""
         return self._journal.path
+
+    @property
+    def journal_stats(self) -> JournalStats:
+        """What the audit log did so far."""
+        return self._journal.stats
+
+    @property
+    def admin_address(self) -> str:
+        """Where the admin listener is: `http://address:port`, `unix:/path`, or "" for nowhere."""
+        return self._admin.address if self._admin is not None else ""
+
+    @property
+    def ca_expires_at(self) -> float | None:
+        """Unix time until which the CA signs; None if no entry needs one."""
+        return None if self._authority is None else self._authority.certificate.not_valid_after_utc.timestamp()
 
     @property
     def ca_path(self) -> Path:
@@ -106,10 +132,11 @@ class Gateway:
         self._authority = load_authority(config.ca, base=config.base) if terminates else None
         pipeline = self._make_pipeline(config, self._generation)
         tls = UpstreamTls(config.upstream_tls, base=config.base)
-        connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
+        self._connector = connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
         self._journal = Journal(
-            config.audit, clock=self._clock, on_pending=self._flush_soon, on_written=pipeline.export_audit
+            config.audit, clock=self._clock, on_pending=self._flush_soon, on_written=self._export_audit
         )
+        self.started_at = self.reloads.last_at = self._clock()
         self.seam = Seam(
             pipeline=pipeline,
             pool=SessionPool(connector, config.pool, response_timeout_s=config.limits.response_timeout_s),
@@ -126,6 +153,8 @@ class Gateway:
                 await self._listen("proxy", config.entries.proxy.listen, self._proxy(config.entries.proxy))
             if config.entries.base_url is not None:
                 await self._listen("base_url", config.entries.base_url.listen, self._base_url(config.entries.base_url))
+            if config.admin.listen:
+                await self._listen_admin(config.admin.listen)
         except BaseException:
             self._close()
             raise
@@ -164,6 +193,12 @@ class Gateway:
 
         return accept
 
+    async def _listen_admin(self, listen: str) -> None:
+        self._admin = AdminServer(self, split_admin(listen))
+        bound = await self._admin.start()
+        if bound is not None:
+            self._own.add(*bound)
+
     def _proxy(self, entry: ProxyEntry) -> Callable[[], Http1Guest]:
         guest = self._named_guest(entry.guest, Isolation.PROXY)
         binding = ProxyBinding("proxy", Identities(self.config.guests, Isolation.PROXY), guest)
@@ -201,25 +236,65 @@ class Gateway:
         if not self._journal.healthy:
             self._journal.flush()
 
-    def reload(self, config: Config) -> int:
-        """Take over a new configuration's policies, credentials and plugins, or keep the old ones.
+    def _export_audit(self, records: list[AuditRecord]) -> None:
+        """Hand written records to the exporters of the present generation."""
+        self.seam.pipeline.export_audit(records)
 
-        Returns:
-            The new generation.
+    def reload_file(self) -> ReloadReport:
+        """Load the configuration file again and take it over, or keep what is in force; either way, say so.
+
+        Raises:
+            SeamgateError: it can't be used; nothing has changed.
+        """
+        try:
+            if self.reload_path is None:
+                raise ConfigError("this gateway was not started from a configuration file, so there is none to reload")
+            return self.reload(load_config(self.reload_path))
+        except SeamgateError as error:
+            self.reloads.refuse(error.message)
+            log.error("reload refused: the old configuration stays in force", problem=error.message)
+            raise
+
+    def reload(self, config: Config) -> ReloadReport:
+        """Take over a new configuration as far as that goes (`seamgate.reloading`), and end what it forbids.
 
         Raises:
             SeamgateError: the new one can't be used; nothing has changed.
         """
-        generation = self._generation + 1
+        seam, generation = self.seam, self._generation + 1
         pipeline = self._make_pipeline(config, generation)
         placeholders = PlaceholderIndex(config.credentials)
         permit = compile_permit(config.permit_addresses)
+        tls = UpstreamTls(config.upstream_tls, base=config.base)
+        # From here on nothing fails.
+        pipeline.go_on_counting(seam.pipeline)
         self._generation = generation
-        self.seam.pipeline, self.seam.placeholders, self.seam.permit = pipeline, placeholders, permit
+        seam.pipeline, seam.placeholders, seam.permit = pipeline, placeholders, permit
+        self._connector.replace_tls(tls)
         self.config = config
-        self.seam.pool.retire(generation)
+        seam.pool.retire(generation)
         self._tell("reload")
-        return generation
+        ended = revoke(seam, config.credentials)
+        waiting = waiting_sections(self._started_with, config)
+        report = ReloadReport(generation, waiting, ended.exchanges, ended.tunnels)
+        self.reloads.count(report, self._clock())
+        if self._admin is not None:
+            self._admin.renew()
+        self._tell_reloaded(report)
+        return report
+
+    def _tell_reloaded(self, report: ReloadReport) -> None:
+        config = self.config
+        counts = {"policies": len(config.policies), "credentials": len(config.credentials)}
+        log.info("reloaded", generation=report.generation, **counts)
+        if report.revoked_requests or report.revoked_tunnels:
+            log.warning(
+                "the new policy ended what was under way",
+                requests=report.revoked_requests,
+                tunnels=report.revoked_tunnels,
+            )
+        if report.needs_restart:
+            log.warning("some changes wait for a restart", sections=", ".join(report.needs_restart))
 
     def _tell(self, event: Any) -> None:
         """Write a record about the gateway itself."""
@@ -246,7 +321,8 @@ class Gateway:
         log.info("gateway", happened=event, generation=self._generation, **self._entry_facts())
 
     def _entry_facts(self) -> dict[str, str]:
-        return {entry: f"{host}:{port}" for entry, (host, port) in self.addresses.items()}
+        facts = {entry: f"{host}:{port}" for entry, (host, port) in self.addresses.items()}
+        return facts if self._admin is None else {**facts, "admin": self._admin.address}
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
@@ -270,6 +346,8 @@ class Gateway:
     def _close(self) -> None:
         for server in self._servers:
             server.close()
+        if self._admin is not None:
+            self._admin.close()
         for timer in (self._sweeper, self._flusher):
             if timer is not None:
                 timer.cancel()

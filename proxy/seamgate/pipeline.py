@@ -135,6 +135,17 @@ class Pipeline:
             calls.append(_Call(plugin.name, hook, getattr(plugin.plugin, hook), stats))
         return tuple(calls)
 
+    def go_on_counting(self, before: Pipeline) -> None:
+        """Begin with the counts of the generation before, so that no counter ever falls."""
+        known = {(stats.plugin, stats.hook): stats for stats in before.stats}
+        for stats in self.stats:
+            old = known.get((stats.plugin, stats.hook))
+            if old is not None:
+                stats.calls += old.calls
+                stats.failures += old.failures
+                stats.overruns += old.overruns
+                stats.total_ns += old.total_ns
+
     # -- what decides ------------------------------------------------------------------------------------------------
 
     def judge_connect(self, guest: Guest, target: Target, steps: list[Step] | None = None) -> Verdict:

@@ -31,9 +31,6 @@ from seamgate.upstream.tls import UpstreamTls
 
 log = structlog.get_logger("seamgate.serve")
 
-# What `Gateway.reload` takes over; a change of any other section waits for the next start.
-_RELOADED = frozenset({"source", "base", "policies", "credentials", "plugins", "permit_addresses"})
-
 
 @click.command()
 @click.option(
@@ -85,8 +82,8 @@ class Service:
     """One gateway between its start and its stop."""
 
     def __init__(self, path: Path, config: Config, grace_s: float, color: bool | None) -> None:
-        self._path = path
         self._gateway = Gateway(config)
+        self._gateway.reload_path = path
         self._grace_s = grace_s
         self._color = color
         self._stopping = asyncio.Event()
@@ -135,24 +132,12 @@ class Service:
         if not self._started:
             return  # what is being started was read a moment ago
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        old = self._gateway.config
         try:
-            new = load_config(self._path)
-            generation = self._gateway.reload(new)
-        except SeamgateError as error:
-            log.error("reload refused: the old configuration stays in force", problem=error.message)
+            report = self._gateway.reload_file()
+        except SeamgateError:
             notify("READY=1", "STATUS=the last reload was refused: see the log")
             return
-        waiting = [name for name in changed_sections(old, new) if name not in _RELOADED]
-        log.info("reloaded", generation=generation, policies=len(new.policies), credentials=len(new.credentials))
-        if waiting:
-            log.warning("some changes wait for a restart", sections=", ".join(waiting))
-        notify("READY=1", f"STATUS=generation {generation}")
-
-
-def changed_sections(old: Config, new: Config) -> list[str]:
-    """Return the names of the sections in which two configurations differ."""
-    return [name for name in old.__struct_fields__ if getattr(old, name) != getattr(new, name)]
+        notify("READY=1", f"STATUS=generation {report.generation}")
 
 
 def notify(*lines: str) -> None:

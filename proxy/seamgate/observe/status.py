@@ -1,0 +1,192 @@
+"""What a gateway is doing, as one value: `/status` answers it as JSON, `seamgate status` shows it to people.
+
+Reads counters; changes nothing. Holds no secret: names, places and numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from seamgate import __version__
+from seamgate.audit.journal_state import JournalStats
+from seamgate.observe.readiness import Problem, loaded_policies, problems
+from seamgate.reloading import ReloadCounts
+
+if TYPE_CHECKING:
+    from seamgate.gateway import Gateway
+
+
+class HookStatus(msgspec.Struct, frozen=True):
+    """What one hook of a plugin cost: calls, and wall time on average."""
+
+    hook: str
+    calls: int
+    failures: int
+    overruns: int
+    mean_us: float
+
+
+class PluginStatus(msgspec.Struct, frozen=True):
+    """A loaded plugin."""
+
+    name: str
+    distribution: str
+    version: str
+    capabilities: tuple[str, ...]
+    hooks: tuple[HookStatus, ...]
+
+
+class PolicyStatus(msgspec.Struct, frozen=True):
+    """A loaded policy file."""
+
+    source: str
+    layer: str
+    owner: str
+    rules: int
+    expired: int
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How much there is of everything, now or since the start (`*_total`)."""
+
+    requests_total: int
+    denied_total: int
+    requests_active: int
+    tunnels_active: int
+    connections: int
+    connections_limit: int
+    connections_refused_total: int
+    sessions_busy: int
+    sessions_idle: int
+    sessions_waiting: int
+    sessions_opened_total: int
+    sessions_reused_total: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """See the module.
+
+    Attributes:
+        entries: entry -> address:port as bound.
+        admin: where this is served.
+        not_ready: why the gateway is not ready; empty when it is.
+        credentials: names only.
+        reasons: how requests and tunnels ended: entry -> reason -> count.
+        audit: the journal's numbers.
+    """
+
+    version: str
+    pid: int
+    configuration: str
+    generation: int
+    started_at: float
+    uptime_s: float
+    ready: bool
+    not_ready: tuple[Problem, ...]
+    entries: dict[str, str]
+    admin: str
+    reloads: ReloadCounts
+    counts: Counts
+    reasons: dict[str, dict[str, int]]
+    policies: tuple[PolicyStatus, ...]
+    credentials: tuple[str, ...]
+    plugins: tuple[PluginStatus, ...]
+    audit: JournalStats
+
+
+def status_of(gateway: Gateway) -> Status:
+    """Return the present status."""
+    seam, found = gateway.seam, problems(gateway)
+    now = seam.clock()
+    return Status(
+        version=__version__,
+        pid=os.getpid(),
+        configuration=gateway.config.source,
+        generation=seam.pipeline.generation,
+        started_at=gateway.started_at,
+        uptime_s=max(0.0, now - gateway.started_at),
+        ready=not found,
+        not_ready=tuple(found),
+        entries={entry: _place(*bound) for entry, bound in gateway.addresses.items()},
+        admin=gateway.admin_address,
+        reloads=gateway.reloads,
+        counts=_counts(gateway),
+        reasons=_reasons(gateway),
+        policies=tuple(_policies(gateway, now)),
+        credentials=tuple(gateway.config.credentials),
+        plugins=tuple(_plugins(gateway)),
+        audit=gateway.journal_stats,
+    )
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _counts(gateway: Gateway) -> Counts:
+    seam, connections = gateway.seam, gateway.connections
+    busy, idle, waiting = seam.pool.counts
+    return Counts(
+        requests_total=seam.requests_total,
+        denied_total=seam.denied_total,
+        requests_active=seam.active,
+        tunnels_active=len(seam.tunnels),
+        connections=len(connections.all) + len(connections.handshakes),
+        connections_limit=connections.most,
+        connections_refused_total=connections.refused_total,
+        sessions_busy=busy,
+        sessions_idle=idle,
+        sessions_waiting=waiting,
+        sessions_opened_total=seam.pool.opened_total,
+        sessions_reused_total=seam.pool.reused_total,
+    )
+
+
+def _reasons(gateway: Gateway) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (entry, _, _, reason), tally in gateway.seam.tallies.items():
+        by_reason = found.setdefault(entry, {})
+        by_reason[str(reason or "")] = by_reason.get(str(reason or ""), 0) + tally.count
+    return found
+
+
+def _policies(gateway: Gateway, now: float) -> list[PolicyStatus]:
+    return [
+        PolicyStatus(
+            policy.source,
+            str(policy.layer),
+            policy.owner,
+            len(policy.rules),
+            sum([rule.expires_at <= now for rule in policy.rules]),
+        )
+        for policy in loaded_policies(gateway.seam.pipeline)
+    ]
+
+
+def _plugins(gateway: Gateway) -> list[PluginStatus]:
+    pipeline = gateway.seam.pipeline
+    return [
+        PluginStatus(
+            plugin.name,
+            plugin.distribution,
+            plugin.version,
+            tuple(sorted(plugin.capabilities)),
+            tuple(
+                [
+                    HookStatus(
+                        stats.hook,
+                        stats.calls,
+                        stats.failures,
+                        stats.overruns,
+                        round(stats.total_ns / 1000 / stats.calls, 1) if stats.calls else 0.0,
+                    )
+                    for stats in pipeline.stats
+                    if stats.plugin == plugin.name
+                ]
+            ),
+        )
+        for plugin in pipeline.plugins
+    ]
