@@ -134,6 +134,8 @@ class Lab:
             init_ca(self.folder / "ca")
             await self._start_gateway()
         except BaseException:
+            for server in self.gateway._servers if hasattr(self, "gateway") else ():
+                server.close()  # or the loop would wait for them for ever
             await self._stop_upstreams()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -152,11 +154,13 @@ class Lab:
             if kind is None and self._checks:
                 await self.settled()
             await self.gateway.stop(grace_s=1.0)
-            await self._stop_upstreams()
             await asyncio.sleep(0)
             if kind is None and self._checks:
                 self._check()
         finally:
+            for server in self.gateway._servers:
+                server.close()
+            await self._stop_upstreams()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _stop_upstreams(self) -> None:
@@ -196,6 +200,7 @@ class Lab:
         (self.folder / "key").write_text(SECRET)
         (self.folder / "token").write_text(TOKEN)
         (self.folder / "other").write_text(OTHER_TOKEN)
+        (self.folder / "key").chmod(0o600)
         names = [name for upstream in self.upstreams for name in upstream.names]
         first = self.upstreams[0] if self.upstreams else None
         scheme = "https" if first is None or first.tls else "http"

@@ -125,6 +125,12 @@ class Line(asyncio.Protocol):
                 return head, await self.exactly(int(value))
         return head, b""
 
+    async def seen(self, mark: bytes) -> None:
+        """Return once this came; takes nothing from whoever reads."""
+        while mark not in self.received:
+            self._still_open()
+            await self.changed()
+
     async def end(self) -> bytes:
         """Wait until the peer ended; return what was not taken. Raises nothing: see `error` for how it ended."""
         while not (self.ended or self.lost):
