@@ -59,7 +59,8 @@ def drive(guest: Guest, wake: int = -1) -> Outcome:
     fds = [wake] if wake >= 0 else []
     while guest.step() is not State.OVER:
         if guest.state is State.WAITING:
-            select.select(fds, [], [], min(guest.wait_s() if guest.wait_s() is not None else 1.0, 1.0))
+            wait = guest.wait_s()
+            select.select(fds, [], [], 1.0 if wait is None else min(wait, 1.0))
             guest.check_limits()
             if fds:
                 try:
@@ -81,7 +82,8 @@ def host() -> Host:
 @pytest.fixture(scope="session")
 def build_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Compile C into a static program; the same source is compiled once."""
-    folder, built = tmp_path_factory.mktemp("c"), {}
+    folder = tmp_path_factory.mktemp("c")
+    built: dict[str, Path] = {}
 
     def build(code: str) -> Path:
         if code not in built:

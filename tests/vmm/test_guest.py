@@ -1,5 +1,7 @@
 """A guest's life: programs run, refusals are named, faults are typed, and nothing reaches past its memory and view."""
 
+# ruff: noqa: E501 - programs inside are C and Python of their own
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -31,7 +33,7 @@ def test_program_runs(run_c: RunC) -> None:
 def test_unknown_calls_are_enosys_and_named(run_c: RunC) -> None:
     """A call that guests do not have fails with ENOSYS, and the outcome says which it was, once per call."""
     code = _MAIN + (
-        'int main(void) { long a = syscall(SYS_ptrace, 0), b = syscall(SYS_ptrace, 0), c = syscall(SYS_bpf);'
+        "int main(void) { long a = syscall(SYS_ptrace, 0), b = syscall(SYS_ptrace, 0), c = syscall(SYS_bpf);"
         ' printf("%ld %d", a, errno); return 0; }'
     )
     result = run_c(code)
@@ -44,8 +46,8 @@ def test_odd_call_numbers_are_enosys(run_c: RunC) -> None:
     """Numbers that no kernel has, up to 64 bits wide, are refused like any other, and end nothing."""
     code = _MAIN + (
         "int main(void) { long n[] = {-1, 1023, 1L << 32 | 1, 0x7fffffffffffffff, 600}; int bad = 0;"
-        " for (int i = 0; i < 5; i++) { long r; __asm__ volatile(\"syscall\" : \"=a\"(r) : \"a\"(n[i]) : \"rcx\", \"r11\","
-        " \"memory\"); bad += r != -38; } return bad; }"
+        ' for (int i = 0; i < 5; i++) { long r; __asm__ volatile("syscall" : "=a"(r) : "a"(n[i]) : "rcx", "r11",'
+        ' "memory"); bad += r != -38; } return bad; }'
     )
     assert run_c(code).outcome.code == 0
 
@@ -93,14 +95,18 @@ def test_faults_have_types(run_c: RunC, name: str) -> None:
 
 def test_stack_overflow_is_a_fault(run_c: RunC) -> None:
     """Endless recursion hits the unmapped page below the stack, not the shim."""
-    result = run_c("int f(volatile int *p) { volatile int a[999]; a[0] = *p; return f(a) + a[0]; } int main(void) { int x = 1; return f(&x); }")
+    result = run_c(
+        "int f(volatile int *p) { volatile int a[999]; a[0] = *p; return f(a) + a[0]; } int main(void) { int x = 1; return f(&x); }"
+    )
     assert result.outcome.reason is Reason.FAULT
     assert "bad address 0x1ff" in result.outcome.detail
 
 
 def test_bad_pointers_are_efault(run_c: RunC) -> None:
     """A call with a pointer outside the program's memory gives EFAULT; no such pointer is ever followed."""
-    code = _MAIN + r"""
+    code = (
+        _MAIN
+        + r"""
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -125,6 +131,7 @@ int main(void) {
     return wrong;
 }
 """
+    )
     assert run_c(code).outcome.code == 0
 
 
@@ -166,7 +173,9 @@ int main(void) {
 
 def test_calls_made_at_run_time_are_caught(run_c: RunC) -> None:
     """Bytes of `syscall` that did not exist when the program was loaded land in the shim too."""
-    code = _MAIN + r"""
+    code = (
+        _MAIN
+        + r"""
 #include <sys/mman.h>
 int main(void) {
     unsigned char code[] = {0xb8, 39, 0, 0, 0, 0x0f, 0x05, 0xc3};
@@ -175,12 +184,15 @@ int main(void) {
     return ((int (*)(void))p)() == getpid() ? 0 : 1;
 }
 """
+    )
     assert run_c(code).outcome.code == 0
 
 
 def test_memory_reads_as_zero(run_c: RunC) -> None:
     """Fresh, freed and reused memory reads as zero: mmap, brk, mremap and MADV_DONTNEED."""
-    code = _MAIN + r"""
+    code = (
+        _MAIN
+        + r"""
 #define _GNU_SOURCE
 #include <sys/mman.h>
 static int dirty(unsigned char *p, long n) { for (long i = 0; i < n; i++) if (p[i]) return 1; return 0; }
@@ -201,12 +213,15 @@ int main(void) {
     return dirty(b + 100, 19900) ? 5 : 0;
 }
 """
+    )
     assert run_c(code).outcome.code == 0
 
 
 def test_memory_grows_to_its_limit_and_no_further(run_c: RunC) -> None:
     """A guest gets more memory on demand; at its limit it gets ENOMEM and goes on."""
-    code = _MAIN + r"""
+    code = (
+        _MAIN
+        + r"""
 #include <sys/mman.h>
 int main(void) {
     int n = 0; char *p;
@@ -215,6 +230,7 @@ int main(void) {
     return 0;
 }
 """
+    )
     result = run_c(code)
     count, number = map(int, result.text.split())
     assert 40 <= count < 64
@@ -248,12 +264,12 @@ def test_abort_is_told(run_c: RunC) -> None:
 
 def test_impossible_requests_end_the_guest(run_c: RunC) -> None:
     """A guest that writes its own requests to the host is ended when no shim would have sent them."""
-    code = "int main(void) { *(volatile long *)0x90000 = 4711; __asm__ volatile(\"outb %al, $0x80\"); return 0; }"
+    code = 'int main(void) { *(volatile long *)0x90000 = 4711; __asm__ volatile("outb %al, $0x80"); return 0; }'
     result = run_c(code)
     assert result.outcome.reason is Reason.BAD_REQUEST
-    code = "int main(void) { __asm__ volatile(\"outb %al, $0x81\"); return 0; }"
+    code = 'int main(void) { __asm__ volatile("outb %al, $0x81"); return 0; }'
     assert run_c(code).outcome.reason is Reason.FAULT
-    code = "int main(void) { __asm__ volatile(\"outb %al, $0x99\"); return 0; }"
+    code = 'int main(void) { __asm__ volatile("outb %al, $0x99"); return 0; }'
     assert run_c(code).outcome.reason is Reason.MACHINE_FAILED
 
 
@@ -285,7 +301,9 @@ def test_the_view_is_read_only_and_scratch_is_not(run_c: RunC, tmp_path: Path) -
     (folder / "data.txt").write_text("hello")
     (folder / "out").symlink_to("/etc/shadow")
     (folder / "in").symlink_to("data.txt")
-    code = _MAIN + r"""
+    code = (
+        _MAIN
+        + r"""
 #include <fcntl.h>
 #include <sys/stat.h>
 static int try(const char *p, int flags) { int fd = open(p, flags, 0644); return fd < 0 ? -errno : 0; }
@@ -302,6 +320,7 @@ int main(int n, char **a) {
     return 0;
 }
 """
+    )
     result = run_c(code, str(folder), mounts=[Mount(str(folder), str(folder))])
     assert result.text == "hello -30 -30 -2 -2 -2 -2 -30 -30 -30 0 0 -38"
     assert (folder / "data.txt").read_text() == "hello"
@@ -309,7 +328,9 @@ int main(int n, char **a) {
 
 def test_scratch_has_a_quota(run_c: RunC) -> None:
     """Bytes and files over the limits are ENOSPC; what is deleted counts no more."""
-    code = _MAIN + r"""
+    code = (
+        _MAIN
+        + r"""
 #include <fcntl.h>
 int main(void) {
     static char b[65536]; char name[32]; int made = 0; long total = 0, n;
@@ -323,4 +344,5 @@ int main(void) {
     return 0;
 }
 """
+    )
     assert run_c(code).text == "16 28 1048576 28 28 65536"

@@ -1,5 +1,7 @@
 """CPython in a restored guest: it behaves as on Linux where it can, and says clearly where it can not."""
 
+# ruff: noqa: E501 - programs inside are C and Python of their own
+
 from __future__ import annotations
 
 import time
@@ -210,7 +212,9 @@ def test_clocks(run_python: RunPython) -> None:
     before = time.time()
     first, second, wall = map(
         float,
-        run_python("import time; a = time.monotonic(); time.sleep(0.02); print(a, time.monotonic(), time.time())").text.split(),
+        run_python(
+            "import time; a = time.monotonic(); time.sleep(0.02); print(a, time.monotonic(), time.time())"
+        ).text.split(),
     )
     assert before - 0.05 <= wall <= time.time() + 0.05
     assert 0.02 <= second - first < 5
@@ -272,16 +276,16 @@ os.environ['X'] = 'LEAK' * 100
 
 def _count(guest: Guest, mark: bytes) -> int:
     machine = guest.machine
-    return sum(machine.read(at, min(1 << 20, machine.end - at), True).count(mark) for at in range(0, machine.end, 1 << 20))
+    return sum(
+        machine.read(at, min(1 << 20, machine.end - at), True).count(mark) for at in range(0, machine.end, 1 << 20)
+    )
 
 
 def _differences(a: Guest, b: Guest) -> list[int]:
     """Pages that differ between two guests that have not run yet, but for the parameters and their own job."""
     first, second = a.machine, b.machine
-    out = []
-    for at in range(0, second.end, 4096):
-        if first.read(at, 4096, True) != second.read(at, 4096, True):
-            out.append(at)
+    pages = range(0, second.end, 4096)
+    out = [at for at in pages if first.read(at, 4096, True) != second.read(at, 4096, True)]
     return [at for at in out if at not in (_kvm.GA_PARAMS, _kvm.GA_CONTROL) and not _holds_job(first, at)]
 
 

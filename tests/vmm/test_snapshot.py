@@ -16,7 +16,7 @@ import pytest
 from seamgate_vmm import _kvm, snapshot
 from seamgate_vmm.elf import Layout
 from seamgate_vmm.errors import TemplateError
-from seamgate_vmm.host import Host
+from seamgate_vmm.host import Host, shim_file
 
 PAGE = 4096
 
@@ -30,8 +30,9 @@ def fake_host() -> Host:
 def _meta() -> snapshot.Meta:
     shim, vdso = snapshot.shim_digests()
     return snapshot.Meta(
-        "t", "2026-01-01T00:00:00+00:00", "/usr/bin/python3", "0" * 64, (), _kvm.WIRE_ABI, shim, vdso, "some cpu", ("sse2",),
-        16 << 20, 16 << 20, Layout(1, 2, 3, 4, 5), 10**9, (0x400000, 4096), "00" * _kvm.STATE_BYTES, (("/usr", "/usr"),), (),
+        "t", "2026-01-01T00:00:00+00:00", "/usr/bin/python3", "0" * 64, (), _kvm.WIRE_ABI, shim, vdso, "some cpu",
+        ("sse2",), 16 << 20, 16 << 20, Layout(1, 2, 3, 4, 5), 10**9, (0x400000, 4096), "00" * _kvm.STATE_BYTES,
+        (("/usr", "/usr"),), (),
     )  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_what_was_saved_is_loaded(made: tuple[Path, bytearray], fake_host: Host)
     loaded = snapshot.load(path, fake_host)
     got = os.pread(loaded.fd, 16 << 20, 0)
     assert got[0x20000:] == bytes(memory[0x20000:])
-    assert got[: _kvm.GA_SHIM] == _kvm.fixed_pages(snapshot.shim_file(), fake_host.landing)
+    assert got[: _kvm.GA_SHIM] == _kvm.fixed_pages(shim_file(), fake_host.landing)
     assert loaded.meta.hot == ((0x401000, PAGE),)
     loaded.close()
 
@@ -109,7 +110,7 @@ def test_a_cut_file_is_refused(made: tuple[Path, bytearray], fake_host: Host, si
     """A file that lost its end, wherever, is refused and says so."""
     path = made[0]
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(TemplateError, match="cut short|too short"):
+    with pytest.raises(TemplateError, match=r"cut short|too short"):
         snapshot.load(path, fake_host)
 
 
@@ -141,7 +142,12 @@ def _forge(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     text = json.dumps(meta, sort_keys=True).encode()
     old_data = raw[fields[7] :]
     data_at = -(-(PAGE + len(text)) // PAGE) * PAGE
-    fields[5], fields[6], fields[7], fields[9] = len(text), hashlib.sha256(text).digest(), data_at, data_at + len(old_data)
+    fields[5], fields[6], fields[7], fields[9] = (
+        len(text),
+        hashlib.sha256(text).digest(),
+        data_at,
+        data_at + len(old_data),
+    )
     head = snapshot._HEADER.pack(*fields)
     head = (head + hashlib.sha256(head).digest()).ljust(PAGE, b"\0")
     path.write_bytes(head + text.ljust(data_at - PAGE, b"\0") + old_data)
@@ -200,8 +206,6 @@ def test_garbage_gives_our_error_only(made: tuple[Path, bytearray], fake_host: H
 @pytest.mark.kvm
 def test_registers_outside_the_shim_are_refused(host: Host) -> None:
     """A forged instruction pointer is refused: a template rests in the shim, nowhere else."""
-    from seamgate_vmm.host import shim_file
-
     machine = _kvm.Machine(host.kvm, shim_file(), host.landing, 4 << 20, 4 << 20)
     for rip in (0, 0x9000, _kvm.GA_LANDING, 0x400000, 1 << 63):
         state = bytearray(_kvm.STATE_BYTES)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from seamgate_vmm.names import NameTable
@@ -20,9 +21,7 @@ from seamgate_vmm.ring import StreamOpen
 from seamgate_vmm.template import Job
 
 _BODY = b'{"choices": [{"message": {"content": "' + b"x" * 400 + b'"}}]}'
-_ANSWER = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
-)
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 _PROGRAM = """
 import http.client, json, sys
 c = http.client.HTTPSConnection('llm.test')
@@ -60,7 +59,7 @@ class _StandIn(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - the ring makes nothing else
+        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -73,7 +72,8 @@ class _StandIn(asyncio.Protocol):
         if not found:
             return
         length = next(
-            (int(v) for k, _, v in (h.partition(b":") for h in head.split(b"\r\n")) if k.lower() == b"content-length"), 0
+            (int(v) for k, _, v in (h.partition(b":") for h in head.split(b"\r\n")) if k.lower() == b"content-length"),
+            0,
         )
         if len(rest) >= length:
             self._seen = rest[length:]
@@ -300,7 +300,7 @@ class _Counter:
 
 def _bins(values: Sequence[float]) -> list[tuple[float, float, int]]:
     edges = [0.0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, float("inf")]
-    return [(a, b, sum(a <= v < b for v in values)) for a, b in zip(edges, edges[1:], strict=False)]
+    return [(a, b, sum(a <= v < b for v in values)) for a, b in pairwise(edges)]
 
 
 def histogram_text(values: Sequence[float]) -> list[str]:
@@ -329,6 +329,7 @@ def histogram_svg(values: Sequence[float]) -> str:
         )
     height = 40 + 24 * len(bins)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="480" height="{height}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="480" height="{height}" '
+        'font-family="sans-serif" font-size="12">'
         f'<text x="10" y="18">Dispatch to first call, {len(values)} guests</text>{"".join(rows)}</svg>\n'
     )

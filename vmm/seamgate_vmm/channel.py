@@ -47,10 +47,13 @@ class Channel:
             raise Closed from error
 
     def receive(self, *, wait: bool = True) -> tuple[dict[str, Any], list[int]]:
-        """Return the next message and its descriptors. Raises: Closed; BlockingIOError if there is none and not `wait`."""
-        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        """Return the next message and its descriptors.
+
+        Raises: Closed; BlockingIOError if there is none and not `wait`.
+        """
+        how = socket.MSG_CMSG_CLOEXEC if wait else socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
         try:
-            data, ancillary, flags, _ = self.sock.recvmsg(_MAX_MESSAGE + 1, socket.CMSG_SPACE(4 * _MAX_FDS), flags)
+            data, ancillary, flags, _ = self.sock.recvmsg(_MAX_MESSAGE + 1, socket.CMSG_SPACE(4 * _MAX_FDS), how)
         except ConnectionResetError as error:
             raise Closed from error
         fds = array.array("i")

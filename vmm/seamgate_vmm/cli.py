@@ -75,8 +75,12 @@ def _summary(meta: Meta) -> dict[str, Any]:
 
 @template_group.command("build")
 @click.argument("name", default=DEFAULT_TEMPLATE)
-@click.option("--venv", type=click.Path(path_type=Path, file_okay=False, exists=True), help="Use its Python and packages.")
-@click.option("--import", "imports", multiple=True, metavar="MODULE", help="Import this too, beside the standard library.")
+@click.option(
+    "--venv", type=click.Path(path_type=Path, file_okay=False, exists=True), help="Use its Python and packages."
+)
+@click.option(
+    "--import", "imports", multiple=True, metavar="MODULE", help="Import this too, beside the standard library."
+)
 @click.option(
     "--cpu",
     type=click.Choice(["portable", "native"]),

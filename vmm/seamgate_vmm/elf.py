@@ -90,7 +90,9 @@ def read_elf(path: Path) -> ElfFile:
 def parse_elf(path: Path, data: bytes) -> ElfFile:
     """Check the bytes of a program. Raises: ProgramError."""
     if data[:6] != b"\x7fELF\x02\x01":
-        raise ProgramError(f"{path} is not a 64-bit ELF program; guests run programs, not scripts: name the interpreter")
+        raise ProgramError(
+            f"{path} is not a 64-bit ELF program; guests run programs, not scripts: name the interpreter"
+        )
     try:
         kind, machine, _, entry, phoff, _, _, _, phentsize, phnum = struct.unpack_from("<HHIQQQIHHH", data, 16)
         if machine != 62 or kind not in (_ET_EXEC, _ET_DYN) or phentsize != 56 or not 0 < phnum <= _MAX_HEADERS:
@@ -183,7 +185,9 @@ def load_program(
 def _first_stack(
     machine: _kvm.Machine, arguments: Sequence[bytes], environment: Sequence[bytes], auxiliary: dict[int, int]
 ) -> int:
-    strings = b"".join(s + b"\0" for s in (*arguments, *environment)) + b"x86_64\0" + (arguments[0] if arguments else b"")
+    strings = (
+        b"".join(s + b"\0" for s in (*arguments, *environment)) + b"x86_64\0" + (arguments[0] if arguments else b"")
+    )
     strings += b"\0"
     words_count = 3 + len(arguments) + len(environment) + 2 * (len(auxiliary) + 4)
     top = _kvm.GA_STACK_END - 64

@@ -306,7 +306,7 @@ class FileService:
         self._scratch.bytes_left += status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def _do_unlink(self, directory: int, path: int, length: int, flags: int, *_: int) -> int:
-        found, host = self._writable(directory, path, length)
+        host = self._writable(directory, path, length)[1]
         if flags & _AT_REMOVEDIR:
             os.rmdir(host)
             self._scratch.files_left += 1
@@ -340,18 +340,18 @@ class FileService:
         return 0
 
     def _do_chmod(self, directory: int, path: int, length: int, mode: int, *_: int) -> int:
-        _, host = self._writable(directory, path, length)
+        host = self._writable(directory, path, length)[1]
         os.chmod(host, mode & 0o777 | 0o600)  # the owner's bits stay: it is the host that reads and deletes
         return 0
 
     def _do_utimes(self, directory: int, path: int, length: int, accessed: int, modified: int, _: int) -> int:
         if length:
-            found, host = self._writable(directory, path, length)
+            host = self._writable(directory, path, length)[1]
         else:
-            found = self._handle(directory).found
-            if not found.writable or found.host is None:
+            opened = self._handle(directory).found
+            if not opened.writable or opened.host is None:
                 raise _refuse(errno.EROFS)
-            host = found.host
+            host = opened.host
         before = os.stat(host)
         now = None if _signed(accessed) == _signed(modified) == -1 else before
         if now is None:

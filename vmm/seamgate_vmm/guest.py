@@ -1,8 +1,8 @@
 """One guest's life: cold start from a program or restore from a template, step by step, until it ends.
 
-Runs on: one thread, the one that made it. `worker.py` steps many of these in turn; template building and tests step one.
-A step ends when the guest's slice is over, when it waits, or when it is over. The guest is hostile: whatever it asks is
-checked here or in the machine, and an impossible request ends it.
+Runs on: one thread, the one that made it. `worker.py` steps many of these in turn; template building and tests step
+one. A step ends when the guest's slice is over, when it waits, or when it is over. The guest is hostile: whatever it
+asks is checked here or in the machine, and an impossible request ends it.
 """
 
 import enum
@@ -144,7 +144,9 @@ class Guest:
         elif why == _kvm.RUN_TRAP:
             self._end(Reason.FAULT, UNNATURAL, self._trap_text())
         elif why == _kvm.RUN_MEMORY:
-            self._end(Reason.OUT_OF_MEMORY_RANGE, UNNATURAL, f"touched address {self.machine.exit[1]:#x}, no memory there")
+            self._end(
+                Reason.OUT_OF_MEMORY_RANGE, UNNATURAL, f"touched address {self.machine.exit[1]:#x}, no memory there"
+            )
         elif why != _kvm.RUN_SLICE:
             reason, detail = self.machine.exit
             text = os.strerror(detail) if why == _kvm.RUN_ERROR else f"KVM exit {reason}, detail {detail}"
@@ -156,16 +158,16 @@ class Guest:
         where = f" {address:#x}" if vector == 14 else ""
         return f"{name}{where} at instruction {rip:#x}, stack {rsp:#x}, error {error:#x}"
 
-    def check_limits(self) -> None:
-        """End the guest if it is over a limit; also called for one that only waits."""
+    def check_limits(self) -> bool:
+        """End the guest if it is over a limit, also one that only waits; return True if that ended it."""
         limits = self.limits
         if self._expected is not None and time.monotonic() > self._expected_by:
             self._end(Reason.NOT_RESEEDED, UNNATURAL, "it did not confirm its fresh randomness in time")
-            return
-        if limits.cpu_s and self.machine.cpu_ns > limits.cpu_s * 1e9:
+        elif limits.cpu_s and self.machine.cpu_ns > limits.cpu_s * 1e9:
             self._end(Reason.CPU_LIMIT, UNNATURAL, f"used more than {limits.cpu_s:g} s of CPU time")
         elif limits.wall_s and time.monotonic() - self._usage.started > limits.wall_s:
             self._end(Reason.WALL_LIMIT, UNNATURAL, f"ran longer than {limits.wall_s:g} s")
+        return self.outcome is not None
 
     def _end(self, reason: Reason, code: int, detail: str = "") -> None:
         self.state = State.OVER
@@ -225,7 +227,8 @@ class Guest:
             return 0
         if op == _kvm.HOST_CONTROL_WRITE:
             return self._take_note(a[0], a[1])
-        return self._ending(op, a)
+        self._ending(op, a)
+        return None
 
     def _ending(self, op: int, a: list[int]) -> None:
         if op == _kvm.HOST_EXIT:
@@ -310,7 +313,9 @@ class Guest:
     def answer_rendezvous(self, address: int, room: int, job: bytes) -> None:
         """Write the job where the template asked for it."""
         if len(job) > room:
-            raise VmmError(f"the job has {len(job)} bytes; this template takes {room}; shorten arguments and environment")
+            raise VmmError(
+                f"the job has {len(job)} bytes; this template takes {room}; shorten arguments and environment"
+            )
         self.machine.write(address, job)
         self.machine.reply(len(job))
         self._pending = None

@@ -1,8 +1,8 @@
 """The files that a guest sees: a read-only view of chosen folders of the host, a few made-up files, and scratch.
 
-`files.py` asks this room for every path. Symbolic links are followed here, in the guest's own name space, one component
-at a time, so that a link never leads to a file outside the view; the last step on the host never follows a link. A guest
-cannot make links. Nothing here trusts that a path is short, clean or UTF-8.
+`files.py` asks this room for every path. Symbolic links are followed here, in the guest's own name space, one
+component at a time, so that a link never leads to a file outside the view; the last step on the host never follows a
+link. A guest cannot make links. Nothing here trusts that a path is short, clean or UTF-8.
 """
 
 import errno
@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 _MAX_LINKS = 40  # as Linux
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -189,5 +189,5 @@ def _memory_file(path: str, data: bytes) -> int:
 
 def _status(mode: int, size: int, path: str) -> os.stat_result:
     inode = hash(path) & 0x7FFFFFFF | 1 << 40  # stable within a process, out of the way of real numbers
-    times = {name: 0 for name in ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")}
+    times: dict[str, Any] = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), 0)
     return os.stat_result((mode, inode, 0, 1, 0, 0, size, 0, 0, 0), times)

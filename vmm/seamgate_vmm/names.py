@@ -1,14 +1,14 @@
 """Answers a guest's name queries at the seam, without looking anything up.
 
-Each name that a guest asks for gets an address of its own, from a range that is never routed; when the guest connects to
-that address, the ring knows the name. So a name that is denied is never looked up, and what the gateway judges is what
-the guest asked for, not an address. One table a guest; `ring.py` asks it.
+Each name that a guest asks for gets an address of its own, from a range that is never routed; when the guest connects
+to that address, the ring knows the name. So a name that is denied is never looked up, and what the gateway judges is
+what the guest asked for, not an address. One table a guest; `ring.py` asks it.
 """
 
 import ipaddress
 from collections.abc import Callable
 
-from dnslib import DNSError, DNSRecord, QTYPE, RCODE, RR, A  # type: ignore[import-untyped]  # no stubs are published
+from dnslib import QTYPE, RCODE, RR, A, DNSError, DNSRecord
 
 # Source: RFC 2544: reserved for benchmarks, and routed nowhere. 131,070 names a guest.
 _RANGE = ipaddress.IPv4Network("198.18.0.0/15")

@@ -147,14 +147,7 @@ class Pool:
         """
         self._scratch_root = Path(tempfile.mkdtemp(prefix="seamgate-scratch-", dir=self._scratch_parent))
         ours, theirs = Channel.pair()
-        package = str(Path(__file__).resolve().parent.parent)
-        code = (
-            f"import sys; sys.path.insert(0, {package!r}); from seamgate_vmm.worker import nursery; "
-            f"sys.exit(nursery({theirs.fileno()}))"
-        )
-        self._nursery = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-            [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_worker_environment()
-        )
+        self._nursery = await asyncio.to_thread(_start_nursery, theirs.fileno())
         theirs.close()
         self._control = ours
         mounts = [(m.guest, m.host) for m in self._mounts]
@@ -319,6 +312,16 @@ class Pool:
         for guest in worker.guests.values():
             guest.finish(Outcome(reason, UNNATURAL, detail))
         worker.guests.clear()
+
+
+def _start_nursery(fd: int) -> "subprocess.Popen[bytes]":
+    package = str(Path(__file__).resolve().parent.parent)
+    code = (
+        f"import sys; sys.path.insert(0, {package!r}); from seamgate_vmm.worker import nursery; sys.exit(nursery({fd}))"
+    )
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code], pass_fds=[fd], stdin=subprocess.DEVNULL, env=_worker_environment()
+    )
 
 
 def _worker_environment() -> dict[str, str]:

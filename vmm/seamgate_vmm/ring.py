@@ -4,9 +4,9 @@
     server = RingServer(ring, accept=on_open)  # on_open(StreamOpen) -> asyncio.Protocol, or None to refuse
     server.start()
 
-The guest on the other side is hostile. Indices, lengths and types are checked in C (`native/ring.c`); here each stream
-keeps to its state machine, credits bound what a guest can make us hold, and a budget a turn keeps one guest from holding
-up the loop. A guest that breaks the rules is reported once, by `on_violation`, and its ring is closed.
+The guest on the other side is hostile. Indices, lengths and types are checked in C (`native/ring.c`); here each
+stream keeps to its state machine, credits bound what a guest can make us hold, and a budget a turn keeps one guest
+from holding up the loop. A guest that breaks the rules is reported once, by `on_violation`, and its ring is closed.
 Runs on: the event loop.
 """
 
@@ -471,12 +471,15 @@ class RingServer:
             wrong = self._frame(kind, stream, aux, payload)
             if wrong:
                 self._violated(wrong)
-            if self._closed:
+            if self._is_closed():
                 return
         if self._unsent or self._waiting_for_room:
             self._retry()
         if not self._closed and (len(frames) == _FRAMES_PER_TURN or not self._ring.may_sleep()):
             self.loop.call_soon(self._pump)
+
+    def _is_closed(self) -> bool:
+        return self._closed  # a call, because handling a frame may have changed it
 
     def _violated(self, what: str) -> None:
         if not self._closed:

@@ -39,7 +39,9 @@ def python_arguments(command: Sequence[str]) -> list[str]:
         if command[0].endswith(".py"):
             return list(command)
     shown = command[0] if command else "(nothing)"
-    raise ProgramError(f"a kvm guest runs Python programs; {shown!r} is none: begin with `python`, or use --isolation netns")
+    raise ProgramError(
+        f"a kvm guest runs Python programs; {shown!r} is none: begin with `python`, or use --isolation netns"
+    )
 
 
 def ensure_template(name: str) -> Path:
@@ -50,7 +52,9 @@ def ensure_template(name: str) -> Path:
         return path
     if name != DEFAULT_TEMPLATE:
         known = ", ".join(names()) or "none yet"
-        raise TemplateError(f"no template {name!r} (there are: {known}); build it with `seamgate vm template build {name}`")
+        raise TemplateError(
+            f"no template {name!r} (there are: {known}); build it with `seamgate vm template build {name}`"
+        )
     package = str(Path(__file__).resolve().parent.parent)
     code = f"import sys; sys.path.insert(0, {package!r}); from seamgate_vmm.cli import vm; vm()"
     command = [sys.executable, "-c", code, "template", "build", name, "--quiet"]
@@ -112,8 +116,8 @@ async def run_program(
 ) -> Outcome:
     """Run a Python program in a guest of its own and return how it ended.
 
-    command: as typed, beginning with `python`. accept: decides about each stream (ring.py). folder: visible read-only at
-    its own path, and the working directory; the current one by default. env: what the guest gets beside the base
+    command: as typed, beginning with `python`. accept: decides about each stream (ring.py). folder: visible read-only
+    at its own path, and the working directory; the current one by default. env: what the guest gets beside the base
     environment; nothing is inherited.
     Raises: ProgramError (exit status 2), TemplateError, KvmUnusable (3), VmmError.
     """

@@ -13,6 +13,7 @@ nothing. Registers other than the general ones are rebuilt from code too.
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -36,7 +37,7 @@ _MAX_META = 16 << 20
 _ZERO = bytes(_PAGE)
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MERGE_GAP = 0  # extents are runs of non-zero pages; gaps stay holes
-# What a portable template may have come to rely on: glibc, OpenSSL and CPython are told to use no more (see template.py).
+# What a portable template may have come to rely on: glibc, OpenSSL and CPython are told to use no more (template.py).
 PORTABLE_FLAGS = frozenset(
     {"sse", "sse2", "ssse3", "sse4_1", "sse4_2", "popcnt", "cx16", "movbe", "pclmulqdq", "aes", "fsgsbase", "xsave"}
 )
@@ -93,9 +94,7 @@ def _stored(address: int) -> bool:
 
 def used_pages(memory: memoryview) -> list[int]:
     """Return the addresses of the pages worth storing, in order."""
-    return [
-        at for at in range(0, len(memory), _PAGE) if _stored(at) and memory[at : at + _PAGE] != _ZERO
-    ]
+    return [at for at in range(0, len(memory), _PAGE) if _stored(at) and memory[at : at + _PAGE] != _ZERO]
 
 
 def runs(addresses: Sequence[int]) -> list[tuple[int, int]]:
@@ -186,7 +185,13 @@ def _read_header(path: Path, head: bytes, size: int) -> tuple[tuple[int, int], i
         raise _refuse(path, "the header is damaged")
     if size != file_bytes:
         raise _refuse(path, f"{size} bytes long instead of {file_bytes}: cut short, or something was added")
-    if header != _PAGE or meta_at != _PAGE or meta_bytes > _MAX_META or data_at % _PAGE or data_at < meta_at + meta_bytes:
+    if (
+        header != _PAGE
+        or meta_at != _PAGE
+        or meta_bytes > _MAX_META
+        or data_at % _PAGE
+        or data_at < meta_at + meta_bytes
+    ):
         raise _refuse(path, "the header makes no sense")
     if data_at + data_bytes != file_bytes:
         raise _refuse(path, "the header makes no sense")
@@ -222,7 +227,7 @@ def _check_extents(path: Path, meta: Meta, data_bytes: int) -> None:
             raise _refuse(path, f"the extent at {e.address:#x} is out of range")
         taken.append((e.address, e.length))
     taken.sort()
-    for (a, n), (b, _) in zip(taken, taken[1:], strict=False):
+    for (a, n), (b, _) in itertools.pairwise(taken):
         if a + n > b:
             raise _refuse(path, f"extents overlap at {b:#x}")
     for a, n in meta.hot:

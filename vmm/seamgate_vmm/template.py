@@ -48,7 +48,8 @@ STANDARD_IMPORTS = (
     "mimetypes", "numbers", "operator", "pathlib", "pickle", "platform", "pprint", "queue", "random", "re", "secrets",
     "select", "selectors", "shlex", "shutil", "signal", "socket", "sqlite3", "ssl", "stat", "statistics", "string",
     "struct", "subprocess", "sysconfig", "tempfile", "textwrap", "threading", "time", "traceback", "types", "typing",
-    "unicodedata", "urllib.error", "urllib.parse", "urllib.request", "uuid", "warnings", "weakref", "xml.etree.ElementTree",
+    "unicodedata", "urllib.error", "urllib.parse", "urllib.request", "uuid", "warnings", "weakref",
+    "xml.etree.ElementTree",
     "zipfile", "zlib", "zoneinfo",
 )  # fmt: skip
 # Masks for what finds out about the processor in user space, so that a template depends on x86-64-v2 and no more.
@@ -68,7 +69,15 @@ _MADE_UP = {
     "/etc/group": b"agent:x:1000:\n",
     "/etc/services": b"http 80/tcp\nhttps 443/tcp\ndomain 53/udp\n",
 }
-_SYSTEM_ROOTS = ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache")
+_SYSTEM_ROOTS = (
+    "/usr/lib",
+    "/lib",
+    "/lib64",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/share/zoneinfo",
+    "/etc/ld.so.cache",
+)
 _GUEST_FILES = ("bootstrap.py", "seamgate_guest.py")
 
 
@@ -360,7 +369,7 @@ _next_pid = 2000 + secrets.randbelow(10_000)
 
 
 def _new_pid() -> int:
-    global _next_pid  # noqa: PLW0603 - one counter a process: each clone must have a pid of its own
+    global _next_pid
     _next_pid += 1
     return _next_pid
 
@@ -378,8 +387,8 @@ def restore(
 ) -> Guest:
     """Return a guest that will do `job` when it is stepped.
 
-    ring: (memfd, doorbell eventfd), both stay the caller's. reuse: an ended guest of the same template, whose machine is
-    brought back to the template instead of making a new one; it must not be used any more.
+    ring: (memfd, doorbell eventfd), both stay the caller's. reuse: an ended guest of the same template, whose machine
+    is brought back to the template instead of making a new one; it must not be used any more.
     Raises: OSError if KVM refuses; VmmError if the job is too long.
     """
     limits = limits or Limits()

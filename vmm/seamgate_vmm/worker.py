@@ -187,8 +187,7 @@ class Worker:
     def _check_all(self) -> None:
         for slot in list(self._slots.values()):
             if slot.guest.state in (State.WAITING, State.CONSOLE):
-                slot.guest.check_limits()
-                if slot.guest.state is State.OVER:
+                if slot.guest.check_limits():
                     self._finish(slot)
 
     def _finish(self, slot: _Slot) -> None:
@@ -367,7 +366,7 @@ def _spawn_workers(channel: Channel, host: Host, loaded: Loaded, view: View, scr
                 _worker(host, loaded, Channel(socket.socket(fileno=fds[0])), view, scratch_root)
                 code = 0
             except OSError as error:
-                print(f"seamgate: a worker ended: {error}", file=sys.stderr)
+                sys.stderr.write(f"seamgate: a worker ended: {error}\n")
             finally:
                 os._exit(code)
         for fd in fds:

@@ -1,12 +1,18 @@
 """Runs inside a guest: what of the standard library behaves differently there, put in place once, in the template.
 
-TLS: HTTPS stays unmodified Python, but the bytes that leave are plaintext. A wrapped socket, or an SSLObject between two
-MemoryBIOs, first sends a preface that names the server, then passes bytes through. The gateway on the other side does the
-real TLS, and always verifies, whatever the guest's context says.
+TLS: HTTPS stays unmodified Python, but the bytes that leave are plaintext. A wrapped socket, or an SSLObject between
+two MemoryBIOs, first sends a preface that names the server, then passes bytes through. The gateway on the other side
+does the real TLS, and always verifies, whatever the guest's context says.
 
 What a guest cannot do (processes, listening sockets) raises an OSError that says so by name.
 """
 
+# Runs in guests only and patches private parts of the standard library, which stubs do not know.
+# mypy: ignore-errors
+# pyright: basic, reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false, reportCallIssue=false
+# pyright: reportOptionalMemberAccess=false, reportArgumentType=false, reportMissingImports=false
+# pyright: reportIncompatibleVariableOverride=false, reportIndexIssue=false
+# ruff: noqa: D102
 import errno
 import os
 import socket
