@@ -92,6 +92,11 @@ class CredentialsPlugin:
         self._redaction: dict[str, RedactionSet] = {}
         self._scanner = self._learn()
 
+    @property
+    def credential_names(self) -> frozenset[str]:
+        """What this plugin can supply; the registry checks what rules select against it."""
+        return frozenset(self._credentials)
+
     def __repr__(self) -> str:
         return f"<CredentialsPlugin: {', '.join(self._credentials) or 'no credentials'}>"
 

@@ -14,7 +14,7 @@ from seamgate import Effect, Guest, Reason, Request, Target, Verdict, hookimpl
 from seamgate.errors import ConfigError
 from seamgate.policy.evaluation import Evaluator
 from seamgate.policy.files import read_policies
-from seamgate.policy.model import Policy
+from seamgate.policy.model import Policy, Rule
 from seamgate.policy.rates import RateCounter, wait_text
 from seamgate.registry import PluginContext
 
@@ -64,6 +64,16 @@ class PolicyPlugin:
         self.evaluator = evaluator
         self._clock = clock
         self._rates = RateCounter()
+
+    @property
+    def wanted_credentials(self) -> dict[str, Rule]:
+        """Names of credentials that rules select, each with one of those rules; the registry checks them."""
+        return {name: rule for rule in self.evaluator.rules.values() for name in rule.credentials or ()}
+
+    @property
+    def wanted_inspectors(self) -> dict[str, Rule]:
+        """Names of inspectors that rules ask for, each with one of those rules; the registry checks them."""
+        return {name: rule for rule in self.evaluator.rules.values() for name in rule.inspect or ()}
 
     @hookimpl
     def judge_connect(self, guest: Guest, target: Target) -> Verdict:

@@ -18,7 +18,7 @@ import msgspec
 import pluggy
 
 from seamgate import hookspecs
-from seamgate.errors import PluginRejected, SeamgateError
+from seamgate.errors import ConfigError, PluginRejected, SeamgateError
 from seamgate.hookspecs import PROJECT
 
 if TYPE_CHECKING:
@@ -90,13 +90,43 @@ def load_plugins(config: Config, generation: int, clock: Callable[[], float]) ->
     for spec in config.plugins:
         point = points.get(spec.name)
         if point is None:
-            raise PluginRejected(f"there is no plugin {spec.name!r}{_did_you_mean(spec.name, points)}")
+            raise PluginRejected(f"there is no plugin {spec.name!r}{_did_you_mean(spec.name, points, 'installed')}")
         unknown = spec.capabilities - CAPABILITIES
         if unknown:
             raise PluginRejected(f"plugin {spec.name!r}: there is no capability {sorted(unknown)[0]!r}")
         context = PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities)
         loaded.append(_vouch(manager, _construct(point, context), point, context))
+    check_references(loaded)
     return tuple(loaded)
+
+
+def check_references(loaded: Iterable[LoadedPlugin]) -> None:
+    """Refuse a policy that names a credential or an inspector that no plugin has.
+
+    Such a rule would deny each of its requests, or leave a body uninspected; that is told at start. Plugins say what
+    they want (`wanted_credentials`, `wanted_inspectors`: name -> rule) and what they have (`credential_names`,
+    `inspector_names`); one that supplies credentials without saying which is trusted to have any.
+
+    Raises:
+        ConfigError: with the rule's place.
+    """
+    plugins = [each.plugin for each in loaded]
+    silent = [
+        each for each in loaded if "supply_credential" in each.hooks and not hasattr(each.plugin, "credential_names")
+    ]
+    if not silent:
+        _check_names(plugins, "credential", "wanted_credentials", "credential_names", "add it under `credentials`")
+    _check_names(plugins, "inspector", "wanted_inspectors", "inspector_names", "name the plugin that has it")
+
+
+def _check_names(plugins: list[object], what: str, wanted: str, offered: str, advice: str) -> None:
+    have = frozenset[str]().union(*(getattr(plugin, offered, ()) for plugin in plugins))
+    for plugin in plugins:
+        for name, rule in getattr(plugin, wanted, {}).items():
+            if name not in have:
+                hint = _did_you_mean(name, have, "there is")
+                message = f"rule {rule.id!r} names the {what} {name!r}, which nothing has{hint}; {advice}"
+                raise ConfigError(message, source=rule.source, line=rule.line, column=rule.column)
 
 
 def register(name: str, plugin: object, capabilities: Iterable[str] = ()) -> LoadedPlugin:
@@ -114,10 +144,11 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _did_you_mean(name: str, points: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, points, n=1)
+def _did_you_mean(name: str, known: Iterable[str], what: str) -> str:
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} (installed: {', '.join(sorted(points)) or 'none'})"
+    return f"{hint} ({what}: {', '.join(known) or 'none'})"
 
 
 def _construct(point: metadata.EntryPoint, context: PluginContext) -> object:
