@@ -1,4 +1,4 @@
-"""HTTP/1.1 across the gateway: connections, framing, informational responses, old versions. Raw clients, h11 upstreams."""
+"""HTTP/1.1 across the gateway: connections, framing, informational responses, expectations, old versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONLY_OK: dict[str, Any] = {**ALLOW_ALL, "allow": {**ALLOW_ALL["allow"], "paths":
 
 
 async def test_keep_alive_on_both_sides() -> None:
-    """Many requests of one guest's connection go over one upstream session, and another guest's connection takes it over."""
+    """Many requests of one guest's connection go over one upstream session; another connection takes it over."""
     async with Lab(HttpUpstream(echo)) as lab:
         client = await lab.tunnel()
         for number in range(5):
