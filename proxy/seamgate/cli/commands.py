@@ -35,6 +35,8 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "init": Lazy("init", "init", "Write a starter configuration, policy and policy test into a folder."),
     "run": Lazy("run", "run", "Run a program as a guest, under a gateway of its own."),
     "serve": Lazy("serve", "serve", "Run the gateway."),
+    "reload": Lazy("reload", "reload", "Have a running gateway load its policies and credentials again."),
+    "status": Lazy("status", "status", "Show what a running gateway is doing."),
     "policy": Lazy("policy", "policy", "Check, test and explain policies."),
     "audit": Lazy("audit", "audit", "Verify, watch and query the audit log."),
     "plugins": Lazy("plugins", "plugins", "List and check plugins."),

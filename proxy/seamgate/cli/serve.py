@@ -54,8 +54,8 @@ def serve(
 ) -> None:
     """Run the gateway.
 
-    SIGHUP loads policies, credentials and plugins again; what can't be used leaves everything as it is. SIGTERM and
-    SIGINT stop it once the requests under way are done; a second one cuts them.
+    SIGHUP loads policies, credentials and plugins again, as `seamgate reload` does; what can't be used leaves all as
+    it is. SIGTERM and SIGINT stop it once the requests under way are done; a second one cuts them.
     """
     configure_logging(log_format, log_level, color=context.color)  # type: ignore[arg-type]  # click.Choice checked it
     config = load_config(config_path)
