@@ -93,6 +93,7 @@ class Http1Guest:
         self._discarding = False
         self._drained_bytes = 0
         self._close_at = 0.0
+        self._stuck_at = 0.0
         self._pumping = False
 
     def __repr__(self) -> str:
@@ -138,21 +139,29 @@ class Http1Guest:
 
     def pause_writing(self) -> None:
         """The guest reads too slowly."""
+        self._stuck_at = monotonic()
         if self._exchange is not None:
             self._exchange.guest_writable(False)
 
     def resume_writing(self) -> None:
-        """The guest has caught up."""
+        """The guest has caught up: so it may be given the next answer."""
+        self._stuck_at = 0.0
         if self._exchange is not None:
             self._exchange.guest_writable(True)
+        elif not self._discarding:
+            self._pump()
 
     def check_deadline(self, now: float) -> None:
         """Close the connection if it is silent for longer than its present state allows."""
         limits = self.seam.limits
         silent_s = now - self._active_at
         if self._close_at:
-            if now >= self._close_at:
+            unsent = self.transport is not None and self.transport.get_write_buffer_size() > 0
+            if now >= self._close_at + (limits.idle_timeout_s if unsent else 0.0):
                 self._abort()
+        elif self._stuck_at and now - self._stuck_at > limits.idle_timeout_s:
+            self._fail_exchange(GuestProtocolError("the guest does not read its answer", reason=Reason.GUEST_TIMEOUT))
+            self._abort()
         elif self._exchange is not None:
             waits_for_guest = not self._exchange.body_done and not self._body_paused
             if waits_for_guest and silent_s > limits.body_timeout_s:
@@ -189,7 +198,7 @@ class Http1Guest:
     def _step(self) -> bool:
         """Handle one event; False if there is none, or nobody to take it now."""
         exchange = self._exchange
-        if self._discarding or self._body_paused:
+        if self._discarding or self._body_paused or (self._stuck_at and exchange is None):
             return False
         event = self._reader.next_event()
         if event is NEED_DATA:
@@ -363,6 +372,7 @@ class Http1Guest:
         """Cut the response visibly: what was queued goes out, its end does not."""
         self._keep_alive = False
         self._discarding = True
+        self._close_soon()
         self._close_at = monotonic() + LINGER_S  # a guest that does not read would keep it open for ever
         self.flush()
         transport = self.transport
@@ -454,6 +464,7 @@ class Http1Guest:
     def close(self) -> None:
         """Send what is queued, then close."""
         self._discarding = True
+        self._close_soon()
         self.flush()
         if self.transport is not None:
             self.transport.close()
@@ -468,6 +479,10 @@ class Http1Guest:
         self.flush()
         self._discarding = True
         self._resume_reading()
+        self._close_soon()
+
+    def _close_soon(self) -> None:
+        """Have the sweep end the connection if it does not end by itself: a guest that reads nothing must not stay."""
         if not self._close_at:
             self._close_at = monotonic() + LINGER_S
 
