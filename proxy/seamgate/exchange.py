@@ -643,11 +643,14 @@ class Exchange:
         seam = self._seam
         seam.ended(self)
         seam.denied_total += denied
-        seam.record(self._record(AuditKind.REQUEST, outcome), denied=denied)
         session, self._session = self._session, None
-        if session is not None:
-            session.release(reusable=not self._sent or (outcome is Outcome.COMPLETE and self._body_done))
-        self._guest.finished()
+        try:
+            seam.record(self._record(AuditKind.REQUEST, outcome), denied=denied)
+            if session is not None:
+                session.release(reusable=not self._sent or (outcome is Outcome.COMPLETE and self._body_done))
+        finally:
+            # Whatever fails here, the guest's connection must not wait for an exchange that is over.
+            self._guest.finished()
 
     def _record(self, kind: AuditKind, outcome: Outcome | None) -> AuditRecord:
         """Build the record of what is known now; `outcome` is None in the one that is written ahead."""

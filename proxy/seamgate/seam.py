@@ -104,10 +104,16 @@ class Seam:
         self._ahead: list[tuple[AuditRecord, Callable[[SeamgateError | None], None]]] = []
         self._numbers = itertools.count()
         self._tag = os.urandom(2).hex()
+        self._id_time = -1
+        self._id_prefix = ""
 
     def new_id(self) -> str:
         """Return a request id: sorts by time, unique over gateways for all practical purposes."""
-        return f"{int(self.clock() * 1000):011x}-{self._tag}-{next(self._numbers) & 0xFFFFFF:06x}"
+        now = int(self.clock() * 1000)
+        if now != self._id_time:
+            self._id_time = now
+            self._id_prefix = f"{now:011x}-{self._tag}-"
+        return self._id_prefix + f"{next(self._numbers) & 0xFFFFFF:06x}"
 
     @property
     def active(self) -> int:

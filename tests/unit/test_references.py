@@ -17,7 +17,7 @@ RULE = SimpleNamespace(id="llm", source="team.yaml", line=7, column=5)
 class Wants:
     """A plugin whose rules name things."""
 
-    def __init__(self, **wanted: dict[str, Any]) -> None:
+    def __init__(self, **wanted: Any) -> None:
         self.__dict__.update(wanted)
 
     @hookimpl
