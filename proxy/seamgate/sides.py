@@ -57,6 +57,10 @@ class UpstreamSide(Protocol):
     id: str
     address: str
     reused: bool
+    waited: bool
+    """Whether it lay idle in the pool before: the upstream may have closed it in the meantime."""
+    answered: bool
+    """Whether anything of an answer to the present request came."""
 
     @property
     def usable(self) -> bool:

@@ -8,6 +8,8 @@ sends matters any more; the reader knows how far the present request was read.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
@@ -379,7 +381,7 @@ class Http1Guest:
         if transport is None:
             return
         if self._until_close:
-            transport.abort()  # for a close-delimited body only a reset is not an end
+            _reset(transport)  # for a close-delimited body only a reset is not an end
         elif isinstance(transport, TlsStream):
             transport.cut()
         else:
@@ -495,3 +497,11 @@ class Http1Guest:
         if self._reading_paused and self.transport is not None and not self.transport.is_closing():
             self._reading_paused = False
             self.transport.resume_reading()
+
+
+def _reset(transport: Transport) -> None:
+    """Close with RST instead of FIN; what is queued is lost. TLS without close_notify is a cut in itself."""
+    below = transport.get_extra_info("socket")
+    if below is not None:
+        below.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

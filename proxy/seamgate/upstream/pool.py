@@ -93,15 +93,19 @@ class SessionPool:
     # -- taking ------------------------------------------------------------------------------------------------------
 
     def acquire(
-        self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int
+        self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int, *, fresh: bool = False
     ) -> Session | Awaitable[Session]:
         """Give a session to one of these addresses: a warm one at once, or an awaitable of one.
+
+        Args:
+            target, addresses, guest, generation: what the session has to fit.
+            fresh: whether the idle ones are not to be trusted, because one of them was found closed.
 
         Raises (from the awaitable):
             UpstreamError: none could be opened, or none became free in time (UPSTREAM_BUSY).
         """
         bucket = self._bucket(target, guest, generation)
-        session = self._take(bucket, addresses)
+        session = None if fresh else self._take(bucket, addresses)
         if session is not None:
             self.reused_total += 1
             return session
@@ -192,6 +196,7 @@ class SessionPool:
             return  # the request that follows will meet the same error, and report it
         bucket.busy.discard(session)
         if session.usable:
+            session.waited = True
             self._returned(bucket, session)
 
     async def _wait(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Session:

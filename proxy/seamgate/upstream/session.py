@@ -34,6 +34,8 @@ class Session:
         self.id = f"s{next(_numbers)}"
         self.address = address
         self.reused = False
+        self.waited = False
+        self.answered = False
         self.opened_at = monotonic()
         self.active_at = self.opened_at
         self.exchanges = 0
@@ -63,6 +65,7 @@ class Session:
         """Begin a request: written from the model, never relayed."""
         self.exchange = exchange
         self.exchanges += 1
+        self.answered = False
         self.active_at = monotonic()
         self._chunked = body == CHUNKED
         self._reader.expect(request.method)
@@ -107,7 +110,7 @@ class Session:
         self.resume_reading()
         if reusable and self.usable and self._reader.between_messages and not unsent:
             self.active_at = monotonic()
-            self.reused = True
+            self.reused = self.waited = True
             self._on_idle(self)
         else:
             self.discard()
@@ -139,6 +142,7 @@ class Session:
             self.discard()
             return
         self.active_at = monotonic()
+        self.answered = True
         self._reader.feed(data)
         try:
             self._pump(exchange)
