@@ -25,12 +25,14 @@ from pathlib import Path
 import msgspec
 
 from seamgate.audit.config import AuditConfig, default_path
+from seamgate.audit.head import head_path
 from seamgate.ca.environment import client_environment
 from seamgate.ca.store import CaConfig, CaFiles, default_directory, init_ca
-from seamgate.config import AdminConfig, BaseUrlEntry, Config, Entries, ProxyEntry
+from seamgate.config import AdminConfig, BaseUrlEntry, Config, Entries, NetnsEntry, ProxyEntry
 from seamgate.credentials.config import shown_placeholder
 from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.errors import ConfigError
+from seamgate.flow import Isolation
 
 GUEST = "run"
 """The guest's id, in the audit log too."""
@@ -43,25 +45,31 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 
-def private_config(config: Config, *, token: str, labels: Mapping[str, str], audit_path: Path) -> Config:
-    """Return the configuration for one guest: free loopback ports, its token and labels, a journal of its own.
+def private_config(
+    config: Config, *, token: str, labels: Mapping[str, str], audit_path: Path, isolation: Isolation = Isolation.PROXY
+) -> Config:
+    """Return the configuration for one guest: its entries, token and labels, a journal of its own.
 
     Args:
         config: policies, credentials, plugins and the rest are taken from it.
-        token: what the guest shows to the gateway; nobody else has one.
+        token: what the guest shows to the gateway; nobody else has one. "" where the channel tells who it is.
         labels: what policies match on.
         audit_path: the journal.
+        isolation: PROXY listens on free loopback ports; NETNS nowhere but in the guest's namespace.
     """
     base_url = config.entries.base_url
-    entries = Entries(
-        proxy=ProxyEntry(listen=_LOOPBACK),
-        base_url=BaseUrlEntry(listen=_LOOPBACK, routes=base_url.routes) if base_url is not None else None,
-    )
-    digest = hashlib.sha256(token.encode()).hexdigest()
+    if isolation is Isolation.NETNS:
+        entries = Entries(netns=config.entries.netns or NetnsEntry())
+    else:
+        entries = Entries(
+            proxy=ProxyEntry(listen=_LOOPBACK),
+            base_url=BaseUrlEntry(listen=_LOOPBACK, routes=base_url.routes) if base_url is not None else None,
+        )
+    source = TokenSource(sha256=hashlib.sha256(token.encode()).hexdigest()) if token else None
     return msgspec.structs.replace(
         config,
         entries=entries,
-        guests={GUEST: GuestConfig(token=TokenSource(sha256=digest), labels=dict(labels))},
+        guests={GUEST: GuestConfig(token=source, labels=dict(labels))},
         audit=msgspec.structs.replace(config.audit, path=str(audit_path)),
         admin=AdminConfig(),
     )
@@ -96,11 +104,24 @@ def guest_environment(
         for name, credential in reversed(list(config.credentials.items()))
         if credential.source.env is not None
     }
-    environment |= client_environment(f"http://{GUEST}:{token}@{_bracketed(host)}:{port}", ca_path)
+    user = f"{GUEST}:{token}@" if token else ""
+    environment |= client_environment(f"http://{user}{_bracketed(host)}:{port}", ca_path)
     if "base_url" in addresses:
         host, port = addresses["base_url"]
-        environment["SEAMGATE_BASE_URL"] = f"http://{_bracketed(host)}:{port}/~{token}"
+        environment["SEAMGATE_BASE_URL"] = f"http://{_bracketed(host)}:{port}" + (f"/~{token}" if token else "")
     return environment
+
+
+def secret_files(config: Config, journal: Path) -> list[Path]:
+    """Return the files that a guest of the same user must not read or write, where its isolation can hide files.
+
+    The CA's key, what credentials and tokens are read from, and the journal.
+    """
+    sources = [credential.source.file for credential in config.credentials.values()]
+    sources += [guest.token.file for guest in config.guests.values() if guest.token is not None]
+    named = [config.base / Path(source).expanduser() for source in sources if source is not None]
+    key = CaFiles(ca_directory(config.ca, config.base)).key
+    return [key, journal, head_path(journal), *(path.absolute() for path in named)]
 
 
 def _bracketed(host: str) -> str:
@@ -148,17 +169,32 @@ def forbid_inspection() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-async def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program with this process's terminal, pass signals to it, and return its exit code as a shell would.
+def find_program(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the command with its program's path.
 
     Raises:
-        OSError: it could not be started.
+        FileNotFoundError: it is not on the PATH.
     """
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:
         raise FileNotFoundError(2, "no such program", command[0])
+    return [program, *command[1:]]
+
+
+async def run_program(command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int] = ()) -> int:
+    """Run a program with this process's terminal, pass signals to it, and return its exit code as a shell would.
+
+    Args:
+        command: a program and its arguments.
+        environment: all of the program's.
+        descriptors: what it inherits beside the standard streams.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    command = find_program(command, environment)
     with _Forwarding() as forwarding:
-        child = await asyncio.create_subprocess_exec(program, *command[1:], env=environment)
+        child = await asyncio.create_subprocess_exec(*command, env=environment, pass_fds=descriptors)
         forwarding.reach(child)
         code = await child.wait()
     return code if code >= 0 else 128 - code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -16,16 +15,11 @@ import uvloop
 
 from seamgate import launch
 from seamgate.cli.allow import allow_hosts
+from seamgate.cli.isolation import Run, run_isolated
 from seamgate.cli.summary import render_summary, summarise
 from seamgate.config import Config, load_config
-from seamgate.errors import ConfigError, PrerequisiteMissing
-from seamgate.gateway import Gateway
+from seamgate.errors import ConfigError
 from seamgate.observe.logging import LEVELS, configure_logging
-
-_NOT_BUILT = {
-    "kvm": "guests in microVMs are not part of this version",
-    "netns": "guests in network namespaces are not part of this version",
-}
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -72,47 +66,37 @@ def run(
     gateway's environment holds credentials. Exit code: the program's own.
     """
     talkative = sys.stderr.isatty() if summary is None else summary
-    _check_isolation(isolation, talkative)
     configure_logging("auto", log_level, color=context.color)
     with _scratch() as scratch:
         config = _configuration(config_path, allowed, scratch)
         config = _with_ca(config, scratch, talkative, may_move=config_path is None)
         journal = (audit_path or launch.run_journal(config.audit)).absolute()
         launch.forbid_inspection()
-        code = uvloop.run(_run(config, _parse_labels(labels), journal, command))
+        wanted = Run(config, _parse_labels(labels), journal, command)
+        code = uvloop.run(_run(wanted, isolation, talkative))
         if talkative:
             click.echo(render_summary(summarise(journal), journal), err=True)
     context.exit(code)
 
 
-async def _run(config: Config, labels: dict[str, str], journal: Path, command: Sequence[str]) -> int:
-    token = launch.new_token()
-    private = launch.private_config(config, token=token, labels=labels, audit_path=journal)
-    async with Gateway(private) as gateway:
-        # Of the whole configuration, so that the tokens of its other guests are taken out too.
-        environment = launch.guest_environment(config, gateway.addresses, gateway.ca_path, token, os.environ)
-        try:
-            return await launch.run_program(command, environment)
-        except FileNotFoundError:
-            _say(f"{command[0]}: there is no such program on the PATH")
-            return launch.NOT_FOUND
-        except OSError as error:
-            _say(f"{command[0]}: {error.strerror}")
-            return launch.CANNOT_EXECUTE
+async def _run(wanted: Run, isolation: str, talkative: bool) -> int:
+    name = wanted.command[0]
+    try:
+        return await run_isolated(wanted, isolation, _say if talkative else _say_nothing)
+    except FileNotFoundError:
+        _say(f"{name}: there is no such program on the PATH")
+        return launch.NOT_FOUND
+    except OSError as error:
+        _say(f"{name}: {error.strerror}")
+        return launch.CANNOT_EXECUTE
 
 
 def _say(message: str) -> None:
     click.echo(f"seamgate: {message}", err=True)
 
 
-def _check_isolation(isolation: str, talkative: bool) -> None:
-    if isolation in _NOT_BUILT:
-        raise PrerequisiteMissing(
-            f"--isolation {isolation}: {_NOT_BUILT[isolation]}; use --isolation proxy, which makes clients cooperate "
-            "but does not hold a program that ignores the proxy variables"
-        )
-    if isolation == "auto" and talkative:
-        _say("isolation proxy, the strongest there is here: a program that ignores the proxy variables is not held")
+def _say_nothing(_: str) -> None:
+    """Standard error is the program's alone."""
 
 
 def _configuration(path: Path | None, allowed: Sequence[str], scratch: Path) -> Config:

@@ -1,0 +1,92 @@
+"""Chooses and applies the isolation of `seamgate run`: the strongest that there is here, and says which and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from seamgate import launch
+from seamgate.config import Config, parse_route
+from seamgate.entry.identity import make_guest
+from seamgate.entry.netns.guest import ADDRESSES, OWN_HOSTS, NetnsGuest
+from seamgate.errors import PrerequisiteMissing
+from seamgate.flow import Isolation
+from seamgate.gateway import Gateway
+
+_NO_KVM = (
+    "--isolation kvm: guests in microVMs are not part of this version; use --isolation netns, or --isolation proxy, "
+    "which does not hold a program that ignores the proxy variables"
+)
+_NOT_HELD = "a program that ignores the proxy variables is not held"
+
+
+class Run(msgspec.Struct, frozen=True, eq=False):
+    """What is to be run: under which configuration, with which labels, where the journal is."""
+
+    config: Config
+    labels: Mapping[str, str]
+    journal: Path
+    command: Sequence[str]
+
+
+async def run_isolated(run: Run, isolation: str, say: Callable[[str], None]) -> int:
+    """Run the program in this isolation, or in the strongest for `auto`, and return its exit code.
+
+    A stronger isolation that was asked for by name is never replaced by a weaker one.
+
+    Raises:
+        PrerequisiteMissing: this machine does not offer it.
+        OSError: the program could not be started.
+    """
+    if isolation == "kvm":
+        raise PrerequisiteMissing(_NO_KVM)
+    if isolation != "proxy":
+        try:
+            return await _in_namespace(run, say if isolation == "auto" else _say_nothing)
+        except PrerequisiteMissing as missing:
+            if isolation != "auto":
+                raise
+            say(f"isolation proxy: {_NOT_HELD}. The stronger one is not to be had: {missing.message}")
+    return await _behind_proxy(run)
+
+
+def _say_nothing(_: str) -> None:
+    """The user knows: it was asked for."""
+
+
+async def _behind_proxy(run: Run) -> int:
+    token = launch.new_token()
+    private = launch.private_config(run.config, token=token, labels=run.labels, audit_path=run.journal)
+    async with Gateway(private) as gateway:
+        # Of the whole configuration, so that the tokens of its other guests are taken out too.
+        environment = launch.guest_environment(run.config, gateway.addresses, gateway.ca_path, token, os.environ)
+        return await launch.run_program(run.command, environment)
+
+
+async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
+    config = run.config
+    private = launch.private_config(
+        config, token="", labels=run.labels, audit_path=run.journal, isolation=Isolation.NETNS
+    )
+    base_url = config.entries.base_url
+    routes = {} if base_url is None else {name: parse_route(origin) for name, origin in base_url.routes.items()}
+    addresses = {name: address for name, address in ADDRESSES.items() if name == "proxy" or routes}
+    async with Gateway(private) as gateway:
+        environment = launch.guest_environment(config, addresses, gateway.ca_path, "", os.environ)
+        environment |= {"NO_PROXY": OWN_HOSTS, "no_proxy": OWN_HOSTS, "npm_config_noproxy": OWN_HOSTS}
+        command = launch.find_program(run.command, environment)
+        assert private.entries.netns is not None
+        guest = NetnsGuest(
+            gateway,
+            make_guest(launch.GUEST, private.guests[launch.GUEST], Isolation.NETNS),
+            entry=private.entries.netns,
+            routes=routes,
+            hide=launch.secret_files(config, run.journal),
+            on_ready=lambda: say(
+                "isolation netns: the program has a network namespace of its own, in which there is only the gateway"
+            ),
+        )
+        return await guest.run(command, environment, launch.run_program)

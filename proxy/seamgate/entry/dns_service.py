@@ -1,0 +1,311 @@
+"""Answers the names that a guest in a namespace asks for. Policy first: a denied name is never looked up.
+
+A name that some rule may allow is resolved as that of every other request is, through the pipeline and its cache, and
+answered with the address that stands for it in the guest's namespace (`entry.netns.names`), never with a real one. A
+denied name is answered NXDOMAIN or REFUSED, as configured, with the reason as extended error (RFC 8914), and told to
+the audit log. So what can be smuggled out in names reaches servers of allowed domains at most.
+
+`DnsService` does no I/O but the pipeline's; `Datagrams` and `Stream` put it on UDP and TCP. The guest is hostile:
+queries are read with bounds, and answers are built from what was understood.
+
+    header 12: id 2, flags 2, counts 2 each                                                  Source: RFC 1035 4.1.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+from seamgate.address import canonical_name
+from seamgate.audit.record import AuditRequest
+from seamgate.entry.netns.names import NameTable
+from seamgate.entry.netns.refusals import Refusals
+from seamgate.errors import Reason, SeamgateError, TargetError
+from seamgate.flow import Guest, Resolution, Target
+from seamgate.seam import Seam
+from seamgate.tasks import spawn
+from seamgate.upstream.dns_message import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL, TYPE_A, TYPE_AAAA
+from seamgate.verdict import Effect, Verdict, denial_of, deny
+
+TTL_S: Final = 60
+"""An address stands for its name as long as the guest lives, so any would do; this one lets policy be asked again."""
+MOST_PENDING: Final = 256
+"""Names of one guest that are being resolved."""
+MOST_STREAMS: Final = 64
+STREAM_IDLE_S: Final = 30.0
+DENIED_CODES: Final = {"nxdomain": NXDOMAIN, "refused": REFUSED}
+
+_TYPE_OPT, _CLASS_IN, _OPTION_EDE = 41, 1, 15
+# Source: RFC 8914 5.2
+_EDE_BLOCKED, _EDE_NETWORK_ERROR = 15, 23
+_LONGEST_EDE = 200
+_UDP_BYTES = 1232
+_HEADER = struct.Struct("!HHHHHH")
+_RESPONSE, _RECURSION_AVAILABLE, _KEPT_FLAGS = 0x8000, 0x0080, 0x7900
+_POINTER_TO_QUESTION = b"\xc0\x0c"
+_LOCALHOST = {TYPE_A: bytes((127, 0, 0, 1)), TYPE_AAAA: ipaddress.IPv6Address("::1").packed}
+
+Reply = Callable[[bytes], None]
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A question as it was understood.
+
+    Attributes:
+        id: of the message.
+        flags: opcode and "recursion desired" as sent, the rest zero.
+        code: NOERROR, or why it can't be answered.
+        question: the question section as sent, b"" if it can't be read.
+        name: as text, case as sent, without trailing dot; "" for the root.
+        kind: the record type.
+        extended: whether the client takes extended errors (EDNS).
+    """
+
+    id: int
+    flags: int
+    code: int = NOERROR
+    question: bytes = b""
+    name: str = ""
+    kind: int = 0
+    extended: bool = False
+
+
+def read_query(message: bytes) -> Query | None:
+    """Read a message; None if it is no query at all, so that nothing is to be said."""
+    if len(message) < 12:
+        return None
+    identity, flags, questions, answers, authorities, additionals = _HEADER.unpack_from(message)
+    if flags & _RESPONSE:
+        return None
+    kept = flags & _KEPT_FLAGS
+    if flags & 0x7800:
+        return Query(identity, kept, NOTIMP)
+    read = _read_question(message) if questions == 1 and not answers and not authorities else None
+    if read is None:
+        return Query(identity, kept, FORMERR)
+    name, end = read
+    kind, record_class = struct.unpack_from("!HH", message, end - 4)
+    code = NOERROR if record_class == _CLASS_IN else REFUSED
+    return Query(identity, kept, code, message[12:end], name, kind, _has_edns(message, end, additionals))
+
+
+def _read_question(message: bytes) -> tuple[str, int] | None:
+    """Return (name, offset behind the question); None if it is cut, compressed or too long."""
+    labels: list[str] = []
+    offset = 12
+    while offset < len(message) and offset - 12 < 255:
+        size = message[offset]
+        if size == 0:
+            end = offset + 5
+            return (".".join(labels), end) if end <= len(message) else None
+        label = message[offset + 1 : offset + 1 + size]
+        if size > 63 or len(label) < size:
+            return None
+        # A dot in a label would make two of it; no name that is canonical has a backslash.
+        labels.append(label.decode("latin-1").replace(".", "\\."))
+        offset += size + 1
+    return None
+
+
+def _has_edns(message: bytes, offset: int, additionals: int) -> bool:
+    """Return whether the first additional record is an OPT (RFC 6891 6.1.1), as every resolver sends it."""
+    return additionals > 0 and message[offset : offset + 3] == b"\0" + _TYPE_OPT.to_bytes(2)
+
+
+def build_answer(query: Query, code: int = NOERROR, data: bytes = b"", *, ede: int = 0, text: str = "") -> bytes:
+    """Return the answer to a query: a code, at most one address, at most one extended error."""
+    flags = _RESPONSE | _RECURSION_AVAILABLE | query.flags | code
+    counts = (1 if query.question else 0, 1 if data else 0, 0, 1 if query.extended else 0)
+    message = _HEADER.pack(query.id, flags, *counts) + query.question
+    if data:
+        message += _POINTER_TO_QUESTION + struct.pack("!HHIH", query.kind, _CLASS_IN, TTL_S, len(data)) + data
+    if query.extended:
+        option = b""
+        if ede:
+            said = text.encode()[:_LONGEST_EDE].decode(errors="ignore").encode()
+            option = struct.pack("!HHH", _OPTION_EDE, len(said) + 2, ede) + said
+        message += b"\0" + struct.pack("!HHIH", _TYPE_OPT, _UDP_BYTES, 0, len(option)) + option
+    return message
+
+
+class DnsService:
+    """Answers one guest.
+
+    Args:
+        seam: the gateway's.
+        guest: who asks.
+        names: which address stands for which name.
+        refusals: tells what was refused.
+        denied: the code for names that policy denies.
+    """
+
+    def __init__(self, seam: Seam, guest: Guest, names: NameTable, refusals: Refusals, denied: int = NXDOMAIN) -> None:
+        self.streams = 0
+        self._seam = seam
+        self._guest = guest
+        self._names = names
+        self._refusals = refusals
+        self._denied = denied
+        self._pending = 0
+
+    def answer(self, message: bytes, reply: Reply) -> None:
+        """Answer a message, now or once the name is resolved; nothing is said to what is no query."""
+        query = read_query(message)
+        if query is None:
+            return
+        if query.code != NOERROR:
+            reply(build_answer(query, query.code))
+            return
+        try:
+            name = canonical_name(query.name)
+        except TargetError as error:
+            self._refuse(query, "", denial_of(error), reply)
+            return
+        if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 6.3
+            reply(build_answer(query, data=_LOCALHOST.get(query.kind, b"")))
+            return
+        verdict = self._judge(name)
+        if verdict.effect is Effect.DENY:
+            self._refuse(query, name, verdict, reply)
+        elif query.kind == TYPE_A:
+            self._resolve(query, name, reply)
+        else:
+            reply(build_answer(query))  # the name is there, but not with this type: guests connect over IPv4
+
+    def _judge(self, name: str) -> Verdict:
+        seam = self._seam
+        if seam.draining:
+            return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
+        if not seam.journal.healthy:
+            return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
+        judge, guest = seam.pipeline.judge_connect, self._guest
+        verdict = judge(guest, Target("https", name, 443))
+        if verdict.effect is Effect.DENY:
+            anywhere = judge(guest, Target("https", name, 0))  # at any port; its denial would name no port
+            return verdict if anywhere.effect is Effect.DENY else anywhere
+        return verdict
+
+    def _refuse(self, query: Query, name: str, verdict: Verdict, reply: Reply) -> None:
+        self._refusals.refuse(AuditRequest(method="RESOLVE", scheme="dns", host=name, port=53), verdict)
+        reply(build_answer(query, self._denied, ede=_EDE_BLOCKED, text=verdict.message))
+
+    def _resolve(self, query: Query, name: str, reply: Reply) -> None:
+        try:
+            found = self._seam.pipeline.resolve_name(name, [])
+        except SeamgateError as failure:
+            self._failed(query, name, failure, reply)
+            return
+        if not inspect.isawaitable(found):
+            self._found(query, name, found, reply)
+        elif self._pending >= MOST_PENDING:
+            _close(found)
+            error = SeamgateError("too many names are being resolved", reason=Reason.OVERLOADED)
+            self._failed(query, name, error, reply)
+        else:
+            self._pending += 1
+            spawn(self._await(query, name, found, reply), name=f"answer {name}")
+
+    async def _await(self, query: Query, name: str, pending: Awaitable[Resolution | None], reply: Reply) -> None:
+        try:
+            async with asyncio.timeout(self._seam.limits.resolve_timeout_s):
+                found = await pending
+        except TimeoutError:
+            late = SeamgateError(f"{name} was not resolved in time", reason=Reason.RESOLVE_FAILED)
+            self._failed(query, name, late, reply)
+        except SeamgateError as error:
+            self._failed(query, name, error, reply)
+        else:
+            self._found(query, name, found, reply)
+        finally:
+            self._pending -= 1
+
+    def _found(self, query: Query, name: str, found: Resolution | None, reply: Reply) -> None:
+        address = None if found is None else self._names.address_of(name)
+        if address is None:
+            message = "no plugin resolves names" if found is None else "this guest has asked for too many names"
+            self._failed(query, name, SeamgateError(message, reason=Reason.OVERLOADED), reply)
+        else:
+            reply(build_answer(query, data=ipaddress.IPv4Address(address).packed))
+
+    def _failed(self, query: Query, name: str, error: SeamgateError, reply: Reply) -> None:
+        self._refusals.refuse(AuditRequest(method="RESOLVE", scheme="dns", host=name, port=53), denial_of(error))
+        reply(build_answer(query, SERVFAIL, ede=_EDE_NETWORK_ERROR, text=error.message))
+
+
+def _close(pending: Awaitable[Any]) -> None:
+    """Let go of an awaitable that nobody will await."""
+    if inspect.iscoroutine(pending):
+        pending.close()
+
+
+class Datagrams(asyncio.DatagramProtocol):
+    """The service on UDP."""
+
+    def __init__(self, service: DnsService) -> None:
+        self._service = service
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is there."""
+        self._transport = cast("asyncio.DatagramTransport", transport)  # uvloop's has the shape, not the class
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        """A query."""
+        self._service.answer(data, lambda answer: self._send(answer, addr))
+
+    def _send(self, answer: bytes, addr: tuple[str | Any, int]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.sendto(answer, addr)
+
+    def error_received(self, exc: Exception) -> None:
+        """Whoever asked is gone; that is theirs to know."""
+
+
+class Stream(asyncio.Protocol):
+    """The service on TCP: each message after its length in two bytes (RFC 7766 8)."""
+
+    def __init__(self, service: DnsService) -> None:
+        self._service = service
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._service.streams += 1
+        if self._service.streams > MOST_STREAMS:
+            transport.abort()
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of queries."""
+        self._data += data
+        while len(self._data) >= 2 and len(self._data) >= (end := 2 + int.from_bytes(self._data[:2])):
+            message, self._data = self._data[2:end], self._data[end:]
+            self._service.answer(message, self._send)
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._timer = asyncio.get_running_loop().call_later(STREAM_IDLE_S, self._transport.abort)
+
+    def _send(self, answer: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(len(answer).to_bytes(2) + answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._service.streams -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None

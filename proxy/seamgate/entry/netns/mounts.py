@@ -1,0 +1,95 @@
+"""What a guest sees of the machine's files: everything, but for what would lead around the gateway.
+
+Called by the launcher in its new mount namespace. A network namespace does not hold unix sockets that have a path:
+name services would resolve names that policy denies, a container engine or a session manager would start programs
+outside. So every such socket that exists when the guest starts is covered. So are files with the gateway's secrets.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from seamgate.entry.netns import system
+from seamgate.entry.netns.layout import LOOPBACK
+
+_EMPTY: Final = "/dev/null"
+_RESOLVER: Final = Path("/etc/resolv.conf")
+RESOLVER_TEXT: Final = (
+    f"# Names are answered by the gateway, by its policy.\nnameserver {LOOPBACK}\noptions timeout:5 attempts:2\n"
+)
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
+
+
+def socket_paths(table: str) -> list[str]:
+    """Return the paths in the text of /proc/net/unix, each once."""
+    rows = (line.split(maxsplit=7) for line in table.splitlines()[1:])
+    return list(dict.fromkeys(row[7] for row in rows if len(row) == 8 and row[7].startswith("/")))
+
+
+def keep_apart() -> None:
+    """Let no mount made here be seen outside, nor the other way round."""
+    system.mount("none", "/", flags=system.RECURSIVE | system.PRIVATE)
+
+
+def name_resolver() -> None:
+    """Let the C library ask the gateway. Where that can't be done, its questions are redirected anyway."""
+    if not _RESOLVER.exists():
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="seamgate-resolv-") as file:
+        file.write(RESOLVER_TEXT)
+        file.flush()
+        os.chmod(file.name, 0o644)
+        system.mount(file.name, str(_RESOLVER), flags=system.BIND)
+
+
+def cover_sockets(paths: Iterable[str]) -> None:
+    """Cover unix sockets. One that can't be reached or is gone needs no cover."""
+    for path in paths:
+        if _is(path, stat.S_ISSOCK):
+            _cover(path)
+
+
+def cover_files(paths: Iterable[str]) -> None:
+    """Cover files: they read as empty."""
+    for path in paths:
+        if _is(path, stat.S_ISREG):
+            _cover(path)
+
+
+def empty_runtime(user: int, configured: str) -> None:
+    """Put an empty folder over where this user's services have their sockets, those to come included."""
+    for folder in {f"/run/user/{user}", os.path.realpath(configured) if configured else ""}:
+        if folder.startswith("/run/") and _is(folder, stat.S_ISDIR):
+            flags = system.NOSUID | system.NODEV
+            system.mount("tmpfs", folder, "tmpfs", flags, "mode=0700,size=64m")
+
+
+def show_processes() -> None:
+    """Show the processes of the present process namespace only.
+
+    Raises:
+        OSError: the kernel does not permit it here, because a container hides parts of its /proc.
+    """
+    system.mount("proc", "/proc", "proc", system.NOSUID | system.NODEV | system.NOEXEC)
+
+
+def _is(path: str, kind: object) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return bool(kind(mode))  # type: ignore[operator]
+
+
+def _cover(path: str) -> None:
+    try:
+        system.mount(_EMPTY, path, flags=system.BIND)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise

@@ -1,0 +1,256 @@
+"""Tells the audit log of what was refused outside of any request: packets, sockets, names. One teller a guest.
+
+The first of a kind is told at once; those that follow within `WINDOW_S` are counted and told together, and only so many
+kinds are told apart, so that a guest that scans or floods leaves a trace without filling the disk. A record that stands
+for more than one says for how many. Also reads where the first two come from: the packets that the namespace's rules
+log, and the reports of its seccomp filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from seamgate.address import address_text
+from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
+from seamgate.entry.netns.confine import AF_INET, AF_INET6
+from seamgate.errors import Reason
+from seamgate.flow import Guest
+from seamgate.seam import Seam
+from seamgate.verdict import Verdict, deny
+
+WINDOW_S: Final = 10.0
+MOST_KINDS: Final = 256
+"""How many different things are told apart within one window."""
+
+_PROTOCOLS: Final = {1: "icmp", 6: "tcp", 17: "udp", 33: "dccp", 58: "icmp", 132: "sctp", 136: "udplite"}
+_WITH_PORTS: Final = frozenset({6, 17, 33, 132, 136})
+# Source: linux/netfilter/nfnetlink_log.h
+_LOGGED_PACKET = 4 << 8
+_PAYLOAD, _SEQUENCE = 9, 12
+_LOG_BYTES = 1 << 18
+_READS_AT_ONCE = 16
+# Source: linux/seccomp.h
+_RECEIVE, _ANSWER = 0xC0502100, 0xC0182101
+_REPORT_BYTES = 80
+_FAMILIES: Final = {17: "packet", 31: "bluetooth", 38: "alg", 40: "vsock", 44: "xdp"}
+
+
+class _Count:
+    """How often something happened since it was told, and the last verdict on it."""
+
+    __slots__ = ("times", "verdict")
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.times = 0
+        self.verdict = verdict
+
+
+class Refusals:
+    """See the module."""
+
+    def __init__(self, seam: Seam, guest: Guest, entry: str) -> None:
+        self._seam = seam
+        self._guest = guest
+        self._entry = entry
+        self._counts: dict[tuple[AuditRequest, Reason], _Count] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refuse(self, what: AuditRequest, verdict: Verdict, times: int = 1) -> None:
+        """Tell that something was refused, now or with others of its kind."""
+        key = (what, verdict.reason)
+        if key not in self._counts and len(self._counts) >= MOST_KINDS:
+            key = (AuditRequest(method=what.method, scheme=what.scheme), verdict.reason)
+        count = self._counts.get(key)
+        if count is not None:
+            count.times += times
+            count.verdict = verdict
+            return
+        self._counts[key] = _Count(verdict)
+        self._tell(key[0], verdict, times)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WINDOW_S, self.flush)
+
+    def flush(self) -> None:
+        """Tell what was only counted so far, and begin anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        counts, self._counts = self._counts, {}
+        for (what, _), count in counts.items():
+            if count.times:
+                self._tell(what, count.verdict, count.times)
+
+    def _tell(self, what: AuditRequest, verdict: Verdict, times: int) -> None:
+        seam = self._seam
+        seam.requests_total += 1
+        seam.denied_total += 1
+        ours = verdict.reason is not Reason.RESOLVE_FAILED
+        message = verdict.message if times == 1 else f"{verdict.message} (refused {times} times)"
+        record = AuditRecord(
+            time=seam.clock(),
+            kind=AuditKind.CONNECT,
+            id=seam.new_id(),
+            guest=guest_part(self._guest),
+            entry=self._entry,
+            request=what,
+            verdict=Decision.DENY if ours else Decision.ALLOW,
+            reason=verdict.reason,
+            rule=verdict.rule,
+            message=message,
+            outcome=Outcome.DENIED if ours else Outcome.FAILED,
+            generation=seam.pipeline.generation,
+        )
+        seam.record(record, denied=True)
+
+
+# -- packets -----------------------------------------------------------------------------------------------------------
+
+
+class Packet(msgspec.Struct, frozen=True):
+    """Where a packet was to go: protocol in lower case, canonical address, port or 0."""
+
+    protocol: str
+    address: str
+    port: int = 0
+
+
+def read_packet(data: bytes) -> Packet | None:
+    """Read the headers of an IP packet; None if it is none, or cut. Source: RFC 791 3.1, RFC 8200 3."""
+    version = data[0] >> 4 if data else 0
+    if version == 4 and len(data) >= 20:
+        number, start = data[9], (data[0] & 0xF) * 4
+        address = str(ipaddress.IPv4Address(data[16:20]))
+    elif version == 6 and len(data) >= 40:
+        number, start = data[6], 40
+        address = address_text(ipaddress.IPv6Address(data[24:40]))
+    else:
+        return None
+    protocol = _PROTOCOLS.get(number, f"ip-{number}")
+    if number in _WITH_PORTS and len(data) >= start + 4:
+        return Packet(protocol, address, int.from_bytes(data[start + 2 : start + 4]))
+    return Packet(protocol, address)
+
+
+def read_log(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, packet) of what one netlink datagram of the log holds; whatever is odd in it ends it."""
+    while len(data) >= 20:
+        length, kind = struct.unpack_from("=IH", data)
+        if kind == _LOGGED_PACKET and 20 <= length <= len(data):
+            attributes = dict(_attributes(data[20:length]))
+            yield int.from_bytes(attributes.get(_SEQUENCE, b"")), attributes.get(_PAYLOAD, b"")
+        data = data[max((length + 3) & ~3, 16) :]
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        yield kind & 0x3FFF, data[4:length]
+        data = data[max((length + 3) & ~3, 4) :]
+
+
+class PacketLog:
+    """Reads the packets that a namespace's rules refused."""
+
+    def __init__(self, log: socket.socket, refusals: Refusals, name_of: Callable[[str], str | None]) -> None:
+        self._socket = log
+        self._refusals = refusals
+        self._name_of = name_of
+        self._next = 0
+        log.setblocking(False)
+        log.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOG_BYTES)
+        asyncio.get_running_loop().add_reader(log.fileno(), self.read)
+
+    def close(self) -> None:
+        """Read what is there, then stop."""
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self.read()
+        self._socket.close()
+
+    def read(self) -> None:
+        """Tell of the packets that are there; after a while let others have a turn."""
+        for _ in range(_READS_AT_ONCE):
+            try:
+                data = self._socket.recv(_LOG_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    continue  # the numbers will tell how many are missing
+                raise
+            for number, packet in read_log(data):
+                self._take(number, packet)
+
+    def _take(self, number: int, data: bytes) -> None:
+        missing, self._next = (number - self._next) & 0xFFFFFFFF, (number + 1) & 0xFFFFFFFF
+        if missing:
+            verdict = deny("Packets came too fast to be told one by one.", reason=Reason.NO_RULE_MATCHED)
+            self._refusals.refuse(AuditRequest(method="SEND"), verdict, missing)
+        packet = read_packet(data)
+        if packet is None:
+            what, name = AuditRequest(method="SEND"), "something that is no IP packet"
+        else:
+            host = self._name_of(packet.address) or packet.address
+            what = AuditRequest(method="SEND", scheme=packet.protocol, host=host, port=packet.port)
+            name = f"{packet.protocol} to {host}" + (f" port {packet.port}" if packet.port else "")
+        message = f"Only TCP and DNS lead out of here, through the gateway; {name} does not."
+        self._refusals.refuse(what, deny(message, reason=Reason.NO_RULE_MATCHED))
+
+
+# -- sockets -----------------------------------------------------------------------------------------------------------
+
+
+class SocketReports:
+    """Answers the reports of a guest's seccomp filter: the socket is refused."""
+
+    def __init__(self, descriptor: int, refusals: Refusals) -> None:
+        self._descriptor = descriptor
+        self._refusals = refusals
+        asyncio.get_running_loop().add_reader(descriptor, self._read)
+
+    def close(self) -> None:
+        """Stop; from now on the kernel refuses by itself."""
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self) -> None:
+        report = bytearray(_REPORT_BYTES)
+        try:
+            fcntl.ioctl(self._descriptor, _RECEIVE, report)
+            identity, family, kind = read_report(report)
+            code, what, message = judge_socket(family, kind)
+            fcntl.ioctl(self._descriptor, _ANSWER, struct.pack("=QqiI", identity, 0, -code, 0))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return  # whoever asked is gone
+            self.close()  # everybody is gone
+            return
+        self._refusals.refuse(what, deny(message, reason=Reason.NO_RULE_MATCHED))
+
+
+def read_report(report: bytes | bytearray) -> tuple[int, int, int]:
+    """Return (id of the report, family, type without flags) of a socket that was asked for."""
+    (identity,) = struct.unpack_from("=Q", report)
+    family, kind = struct.unpack_from("=QQ", report, 32)  # the first two arguments
+    return identity, family & 0xFFFFFFFF, kind & 0xF
+
+
+def judge_socket(family: int, kind: int) -> tuple[int, AuditRequest, str]:
+    """Return (errno, what was asked, the sentence for it) for a socket that is refused."""
+    if family in (AF_INET, AF_INET6):
+        what = AuditRequest(method="SOCKET", scheme="raw")
+        return errno.EPERM, what, f"A socket of type {kind} makes packets by itself; guests have none."
+    name = _FAMILIES.get(family, f"family-{family}")
+    what = AuditRequest(method="SOCKET", scheme=name)
+    return errno.EAFNOSUPPORT, what, f"A socket of the family {name} leads around the gateway; guests have none."
