@@ -40,7 +40,7 @@ enum { PRESENT = 1, WRITE = 2, USER = 4, ACCESSED = 0x20, DIRTY = 0x40, LARGE = 
 
 static __thread struct kvm_run *volatile kicked; /* what this thread's timer interrupts */
 static __thread timer_t kick_timer;
-static __thread bool have_timer;
+static __thread pid_t timer_owner; /* a forked process inherits this variable, but no timer */
 
 /* ---- the pages that only the host writes */
 
@@ -579,7 +579,7 @@ static int make_timer(void)
     event._sigev_un._tid = (int)syscall(SYS_gettid);
     if (sigaction(KICK_SIGNAL, &action, NULL) || timer_create(CLOCK_MONOTONIC, &event, &kick_timer))
         return -1;
-    have_timer = true;
+    timer_owner = getpid();
     return 0;
 }
 
@@ -588,13 +588,13 @@ static struct timespec timespec_of(u64 ns)
     return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 }
 
-/* A period under MIN_TICK_NS would leave no time to do anything but take signals, for ever. */
-static void arm(u64 first_ns, u64 period_ns)
+/* Returns 0, or -1: without a timer no guest may run. A period under MIN_TICK_NS would leave no time to do anything but take signals, for ever. */
+static int arm(u64 first_ns, u64 period_ns)
 {
     const u64 min_ns = MIN_TICK_NS;
     struct itimerspec spec = {.it_value = timespec_of(first_ns && first_ns < min_ns / 8 ? min_ns / 8 : first_ns),
                               .it_interval = timespec_of(period_ns && period_ns < min_ns ? min_ns : period_ns)};
-    timer_settime(kick_timer, 0, &spec, NULL);
+    return timer_settime(kick_timer, 0, &spec, NULL);
 }
 
 /* Returns the CPU time of this thread in nanoseconds. */
@@ -687,7 +687,7 @@ static enum run_exit run_loop(struct machine *m, u64 end_ns)
 enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns)
 {
     struct timespec t;
-    if (!have_timer && make_timer()) {
+    if (timer_owner != getpid() && make_timer()) {
         m->detail = (u64)errno;
         return RUN_ERROR;
     }
@@ -695,9 +695,13 @@ enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns)
     u64 before = thread_cpu_ns();
     m->runs++;
     kicked = m->run;
-    arm(tick_ns < slice_ns ? tick_ns : slice_ns, tick_ns);
+    if (arm(tick_ns < slice_ns ? tick_ns : slice_ns, tick_ns)) {
+        kicked = NULL;
+        m->detail = (u64)errno;
+        return RUN_ERROR;
+    }
     enum run_exit why = run_loop(m, (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec + slice_ns);
-    arm(0, 0);
+    (void)arm(0, 0);
     kicked = NULL;
     m->run->immediate_exit = 0;
     m->cpu_ns += thread_cpu_ns() - before;
