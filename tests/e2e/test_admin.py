@@ -180,6 +180,7 @@ async def test_counters_never_fall_over_a_reload() -> None:
         assert [name for name, value in before.items() if name[0].endswith("_total") and after[name] < value] == []
         assert after[key("seamgate_generation")] == 3
         assert after[key("seamgate_reloads_total", result="done")] == 2
+        assert after[key("seamgate_plugin_calls_total", plugin="dns", hook="register_metrics")] == 3
         await lab.audited("GET /x allow allowed 200 complete")
 
 

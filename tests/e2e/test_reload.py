@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seamgate import Resolution, hookimpl
+from seamgate import Resolution, Supply, hookimpl
 from seamgate.audit.record import AuditRecord
 from seamgate.config import parse_config
 from seamgate.errors import ConfigError
@@ -207,6 +207,17 @@ async def test_a_credential_that_is_bound_elsewhere(change: dict[str, Any]) -> N
         await lab.audited("GET /stream deny revoked 200 truncated")
 
 
+async def test_a_rule_that_selects_the_credential_no_more() -> None:
+    """A stream with a credential that its rule does not grant any more is cut, though it is allowed without."""
+    async with Lab(HttpUpstream(Streams()), rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        h = await begin_stream(client)
+        reload(lab, [ALLOW_ALL])
+        await cut_within(client, h)
+        [record] = await lab.audited("GET /stream deny revoked 200 truncated")
+        assert "the credential 'key' no longer goes with it" in record.message
+
+
 async def test_a_rotated_credential_cuts_nothing() -> None:
     """Where a credential's value comes from may change under a stream that carries the old value."""
     streams = Streams()
@@ -266,6 +277,24 @@ async def test_a_body_that_went_by_unread_is_unevaluable() -> None:
         await lab.audited("POST /stream deny revoked 200 truncated")
 
 
+async def test_a_condition_that_does_not_matter_cuts_nothing() -> None:
+    """A stream that another rule allows anyway goes on, whatever a new rule asks of a body that is gone."""
+    streams = Streams()
+    async with Lab(HttpUpstream(streams)) as lab:
+        client = await lab.tunnel()
+        h = await begin_stream(client, method="POST")
+        also = {
+            "id": "also",
+            "allow": {"hosts": ["**.test"], "ports": ["1-65535"]},
+            "when": 'request.json.model == "a"',
+        }
+        assert reload(lab, [ALLOW_ALL, also]).revoked_requests == 0
+        streams.go_on.set()
+        assert type(await client.event(h)).__name__ == "Data"
+        assert type(await client.event(h)).__name__ == "EndOfMessage"
+        await lab.audited("POST /stream allow allowed 200 complete")
+
+
 async def test_a_body_that_is_still_coming_is_judged_by_the_new_policy() -> None:
     """A request whose body is awaited to be judged meets the rules that are in force when it has come."""
     async with Lab(HttpUpstream(echo), rules=[ALLOW_ALL, _no_model(when='request.json.model == "none"')]) as lab:
@@ -316,6 +345,54 @@ async def test_what_was_not_sent_goes_on_by_the_new_generation() -> None:
         assert record.generation == 2
         assert report.revoked_requests == 0
         assert len(lab.upstream.lines) == 1
+
+
+async def test_a_name_that_comes_at_the_moment_of_a_reload() -> None:
+    """An answer that was under way to a request that is taken back is dropped: the request is sent once."""
+    waits = Waits(_loopback)
+    async with Lab(HttpUpstream(echo), first=[("waits", waits)]) as lab:
+        client = await lab.tunnel()
+        await client.send(client.request("GET", "/x"))
+        await lab.until(lambda: waits.asked == 1)
+        waits.go_on.set()
+        reload(lab)
+        assert (await client.answer()).status == 200
+        [record] = await lab.audited("GET /x allow allowed 200 complete")
+        assert record.generation == 2
+        assert waits.asked == 2
+        assert lab.upstream.received.count(b"GET /x") == 1
+
+
+class Vault:
+    """A plugin that supplies a credential once it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.asked = 0
+
+    @hookimpl
+    async def supply_credential(self, credential: str) -> Supply:
+        """Wait, then supply."""
+        self.asked += 1
+        await self.go_on.wait()
+        return Supply(credential, ((b"x-api-key", b"from-the-vault"),))
+
+
+async def test_a_request_that_waits_for_its_credential_gives_its_session_back() -> None:
+    """A session that was taken before the reload is not used after it, and not kept."""
+    vault = Vault()
+    async with Lab(HttpUpstream(echo), rules=[WITH_KEY], secrets_first=[("vault", vault)]) as lab:
+        client = await lab.tunnel()
+        await client.send(client.request("GET", "/x"))
+        await lab.until(lambda: vault.asked == 1)
+        reload(lab)
+        await lab.until(lambda: vault.asked == 2)
+        assert lab.gateway.seam.pool.counts[0] == 1
+        vault.go_on.set()
+        assert (await client.answer()).status == 200
+        await lab.audited("GET /x allow allowed 200 complete")
+        assert len(lab.upstream.lines) == 2
+        assert lab.upstream.lines[0].received == b""
 
 
 async def test_what_was_not_sent_and_is_forbidden_is_not_sent() -> None:
