@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from seamgate import Resolution, Supply, hookimpl
+from seamgate import Effect, Reason, Request, Resolution, Supply, Verdict, hookimpl
 from seamgate.audit.record import AuditRecord
 from seamgate.config import parse_config
 from seamgate.errors import ConfigError
+from seamgate.flow import BodyState
 from seamgate.reloading import ReloadReport
 from support.client import Client
 from support.lab import ALLOW_ALL, WITH_KEY, Lab, _merged
@@ -289,6 +290,33 @@ async def test_a_condition_that_does_not_matter_cuts_nothing() -> None:
             "when": 'request.json.model == "a"',
         }
         assert reload(lab, [ALLOW_ALL, also]).revoked_requests == 0
+        streams.go_on.set()
+        assert type(await client.event(h)).__name__ == "Data"
+        assert type(await client.event(h)).__name__ == "EndOfMessage"
+        await lab.audited("POST /stream allow allowed 200 complete")
+
+
+class Curious:
+    """A plugin that, once it is switched on, would like to see bodies and decides without those that it can't see."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    @hookimpl
+    def judge_request(self, request: Request) -> Verdict | None:
+        """Defer as long as a body may come."""
+        pending = self.on and request.body_state is BodyState.PENDING
+        return Verdict(Effect.DEFER, Reason.ALLOWED) if pending else None
+
+
+async def test_a_plugin_is_told_that_a_body_is_gone() -> None:
+    """A plugin that would wait for a body is asked as for one that is too long, and its answer counts."""
+    streams, curious = Streams(), Curious()
+    async with Lab(HttpUpstream(streams), plugins=[("curious", curious)]) as lab:
+        client = await lab.tunnel()
+        h = await begin_stream(client, method="POST")
+        curious.on = True
+        assert reload(lab).revoked_requests == 0
         streams.go_on.set()
         assert type(await client.event(h)).__name__ == "Data"
         assert type(await client.event(h)).__name__ == "EndOfMessage"
