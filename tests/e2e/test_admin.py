@@ -318,6 +318,7 @@ def test_the_commands_ask_a_running_gateway(folder: Path) -> None:
         shown = seamgate("status", home=folder)
         assert shown.returncode == 0
         assert "ready" in shown.stdout and "generation  1" in shown.stdout
+        assert seamgate("status", "--live", home=folder).returncode == 0
         done = seamgate("reload", home=folder)
         assert (done.returncode, done.stdout) == (0, "reloaded: generation 2 is in force\n")
         config = folder / "seamgate.yaml"
@@ -360,6 +361,7 @@ def test_commands_say_what_is_missing(folder: Path) -> None:
     gone = seamgate("status", home=folder)
     assert gone.returncode == 3
     assert "is it running?" in gone.stderr
+    assert seamgate("status", "--live", home=folder).returncode == 3
     over_tcp = seamgate("reload", "--admin", "127.0.0.1:9901", home=folder)
     assert over_tcp.returncode == 2
     assert "SIGHUP" in over_tcp.stderr

@@ -22,9 +22,13 @@ _REASONS_SHOWN = 8
 @click.command()
 @where
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--live", is_flag=True, help="Only ask whether it is alive: for probes that restart what is not.")
 @click.pass_context
-def status(context: click.Context, config_path: Path, admin: str, as_json: bool) -> None:
+def status(context: click.Context, config_path: Path, admin: str, as_json: bool, live: bool) -> None:
     """Show what a running gateway is doing. Exit code 1 if it is not ready, 3 if none answers."""
+    if live:
+        code, _ = ask(find(admin, config_path), "GET", "/healthz")
+        context.exit(0 if code == 200 else EXIT_NO)
     code, body = ask(find(admin, config_path), "GET", "/status")
     if code != 200:
         raise PrerequisiteMissing(f"the admin listener answers {code}: {problem_of(body)}")

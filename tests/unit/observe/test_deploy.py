@@ -1,0 +1,148 @@
+"""The files of deploy/: they parse, say what the gateway needs, and name nothing that is not there."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seamgate.cli.serve import serve
+from seamgate.config import parse_config
+from seamgate.policy.loader import parse_policy
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    """Yield every object of the manifests."""
+    for path in MANIFESTS:
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    """Return the objects of a kind."""
+    return [each for each in objects() if each["kind"] == kind]
+
+
+def pod() -> dict[str, Any]:
+    """Return the gateway's pod."""
+    [found] = of_kind("StatefulSet")
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+def unit() -> configparser.ConfigParser:
+    """Return the systemd unit; of a key that comes twice, the last value."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",), delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys are case-sensitive in units
+    parser.read_string((DEPLOY / "seamgate.service").read_text())
+    return parser
+
+
+def test_the_configuration_of_the_manifests_loads() -> None:
+    """The config map's seamgate.yaml and policy are what this version reads."""
+    [found] = of_kind("ConfigMap")
+    config = parse_config(found["data"]["seamgate.yaml"], "seamgate.yaml", base=Path("/etc/seamgate"))
+    assert config.policies == ("/etc/seamgate/policy.yaml",)
+    assert parse_policy(found["data"]["policy.yaml"], "policy.yaml").rules
+    assert config.admin.listen == "unix:/run/seamgate/admin.sock"
+
+
+def test_every_mount_has_its_volume() -> None:
+    """What is mounted is declared, and what is declared is mounted."""
+    spec = pod()
+    containers = [*spec["initContainers"], *spec["containers"]]
+    mounted = {mount["name"] for container in containers for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in spec["volumes"]}
+
+
+def test_pods_have_no_rights() -> None:
+    """No root, no capability, no writable root, no token of the cluster, in each container."""
+    spec = pod()
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    for container in (*spec["initContainers"], *spec["containers"]):
+        rights = container["securityContext"]
+        assert rights == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_no_service_leads_to_the_admin_listener() -> None:
+    """Ports of the pod, of the service and of the policies are those of the entries."""
+    [service] = of_kind("Service")
+    entries = {8080, 8081}
+    [container] = pod()["containers"]
+    assert {port["containerPort"] for port in container["ports"]} == entries
+    assert {port["port"] for port in service["spec"]["ports"]} == entries
+    for policy in of_kind("NetworkPolicy"):
+        rules = [*policy["spec"].get("egress", []), *policy["spec"].get("ingress", [])]
+        assert {port["port"] for rule in rules for port in rule["ports"]} == entries
+
+
+def test_agents_are_held_by_default() -> None:
+    """Agents may reach nothing but the gateway: the policy is of both directions, and no rule is without a peer."""
+    held = next(each for each in of_kind("NetworkPolicy") if each["metadata"]["name"].startswith("agents"))
+    assert held["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert held["spec"]["ingress"] == []
+    assert all(rule["to"] and rule["ports"] for rule in held["spec"]["egress"])
+
+
+def test_stops_are_longer_than_the_grace() -> None:
+    """Who kills waits for the grace that the gateway was given, and some seconds more."""
+    service = unit()["Service"]
+    grace = float(re.search(r"--grace (\d+)", service["ExecStart"])[1])  # type: ignore[index]
+    assert float(service["TimeoutStopSec"]) >= grace + 5
+    assert pod()["terminationGracePeriodSeconds"] >= grace + 5
+    container = (DEPLOY / "Containerfile").read_text()
+    assert f'"--grace", "{grace:.0f}"' in container
+
+
+def test_the_unit_calls_commands_that_are_there() -> None:
+    """The options in ExecStart are those of `seamgate serve`."""
+    known = {option for parameter in serve.params for option in parameter.opts}
+    for key in ("ExecStart", "ExecStartPre"):
+        assert set(re.findall(r" (--?[a-z-]+)", unit()["Service"][key])) <= known
+
+
+def test_the_unit_is_hardened() -> None:
+    """The sandbox that the documentation promises."""
+    service = unit()["Service"]
+    for key in ("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectHome", "MemoryDenyWriteExecute"):
+        assert service[key] == "yes", key
+    assert service["ProtectSystem"] == "strict"
+    assert service["CapabilityBoundingSet"] == ""
+    assert service["User"] == "seamgate"
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say, once the programs of the unit are there."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    text = (DEPLOY / "seamgate.service").read_text().replace("/opt/seamgate/bin/seamgate", sys.executable)
+    (tmp_path / "seamgate.service").write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "seamgate.service")],
+        capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+    assert "seamgate.service" not in done.stderr, done.stderr
+
+
+def test_the_container_runs_without_root() -> None:
+    """A user by number, in the last stage, and the probe that asks only whether it lives."""
+    text = (DEPLOY / "Containerfile").read_text()
+    last = text.rpartition("\nFROM ")[2]
+    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
+    assert '"status", "--live"' in last
+    assert "gcc" not in last
