@@ -146,13 +146,18 @@ class DnsService:
     """
 
     def __init__(self, seam: Seam, guest: Guest, names: NameTable, refusals: Refusals, denied: int = NXDOMAIN) -> None:
-        self.streams = 0
+        self.streams: set[asyncio.Transport] = set()
         self._seam = seam
         self._guest = guest
         self._names = names
         self._refusals = refusals
         self._denied = denied
         self._pending = 0
+
+    def close(self) -> None:
+        """End the streams of a guest that has ended."""
+        for stream in list(self.streams):
+            stream.abort()
 
     def answer(self, message: bytes, reply: Reply) -> None:
         """Answer a message, now or once the name is resolved; nothing is said to what is no query."""
@@ -278,11 +283,10 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._service.streams += 1
-        if self._service.streams > MOST_STREAMS:
-            transport.abort()
+        self._transport = cast("asyncio.Transport", transport)
+        self._service.streams.add(self._transport)
+        if len(self._service.streams) > MOST_STREAMS:
+            self._transport.abort()
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -305,7 +309,8 @@ class Stream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        self._service.streams -= 1
         if self._timer is not None:
             self._timer.cancel()
-        self._transport = None
+        if self._transport is not None:
+            self._service.streams.discard(self._transport)
+            self._transport = None

@@ -174,7 +174,7 @@ class NetnsGuest:
         self._closers.append(self._redirected.close)
         await self._accept(sockets["dns_tcp"], lambda: Stream(self._dns))
         datagrams, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self._dns), sock=sockets["dns"])
-        self._closers.append(datagrams.close)
+        self._closers += [datagrams.close, self._dns.close]
         self._closers.append(PacketLog(sockets["refused"], self._refusals, self._names.name_of).close)
         if self._on_ready is not None:
             self._on_ready()

@@ -10,9 +10,9 @@ import ipaddress
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
+LOOPBACK_6: Final = "::1"
 GUEST_ADDRESS: Final = "198.18.0.1"
-"""What connections to elsewhere come from."""
-GUEST_ADDRESS_6: Final = "fd73:6561:6d67::1"
+"""What connections to elsewhere come from; over IPv6 they come from LOOPBACK_6."""
 NAMES: Final = ipaddress.IPv4Network("198.18.0.0/15")
 """Addresses that stand for names. Source: RFC 2544, for benchmarks, routed nowhere; `classify` calls them reserved."""
 FIRST_NAME: Final = 256

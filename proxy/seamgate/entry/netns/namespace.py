@@ -11,8 +11,8 @@ from seamgate.entry.netns.layout import (
     BASE_URL_PORT,
     DNS_PORT,
     GUEST_ADDRESS,
-    GUEST_ADDRESS_6,
     LOOPBACK,
+    LOOPBACK_6,
     PROXY_PORT,
     SOCKETS,
     TRANSPARENT_PORT,
@@ -109,8 +109,8 @@ def set_up_network() -> bool:
 
 def _set_up_ipv6(route: Netlink) -> bool:
     try:
-        route.ask(add_address(_LO, GUEST_ADDRESS_6))
-        route.ask(add_default_route(_LO, GUEST_ADDRESS_6))
+        # Not an address of its own: a new one is of no use until the kernel has found time for it.
+        route.ask(add_default_route(_LO, LOOPBACK_6))
     except OSError:
         return False  # switched off: then nothing goes out over it either
     return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from seamgate.entry.netns.layout import LOG_GROUP, LOGGED_BYTES
@@ -33,10 +33,9 @@ _SCOPE_UNIVERSE, _TABLE_MAIN, _PROTOCOL_STATIC, _UNICAST = 0, 254, 4, 1
 # Source: linux/netfilter/nfnetlink_log.h
 _LOG_SUBSYSTEM = 4
 _LOG_CONFIG = _LOG_SUBSYSTEM << 8 | 1
-_CFG_CMD, _CFG_MODE, _CFG_THRESHOLD, _CFG_FLAGS = 1, 2, 5, 6
+_CFG_CMD, _CFG_MODE, _CFG_BUFFER, _CFG_THRESHOLD = 1, 2, 3, 5
 _CMD_BIND = 1
 _COPY_PACKET = 2
-_FLAG_SEQ = 1
 _AT_ONCE = 1
 """Packets that wait for company: none, so that one is told by the time its sender goes on, or ends."""
 
@@ -66,6 +65,24 @@ def pack(message: Message, sequence: int, *, ack: bool = True) -> bytes:
     return struct.pack("=IHHII", 16 + len(payload), kind, flags, sequence, 0) + payload
 
 
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (type, value) of attributes in a row; whatever is odd in them ends it."""
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        yield kind & 0x3FFF, data[4:length]
+        data = data[max((length + 3) & ~3, 4) :]
+
+
+def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (type, payload) of the messages in one datagram; whatever is odd in them ends it."""
+    while len(data) >= 16:
+        length, kind = struct.unpack_from("=IH", data)
+        if not 16 <= length <= len(data):
+            return
+        yield kind, data[16:length]
+        data = data[(length + 3) & ~3 :]
+
+
 def link_up(index: int) -> Message:
     """Return: set this link up."""
     return _NEW_LINK, 0, struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, _UP, _UP)
@@ -93,13 +110,13 @@ def _address(text: str) -> tuple[int, bytes]:
 
 
 def receive_log() -> list[Message]:
-    """Return: send this socket the first bytes of each packet of the log group, numbered."""
+    """Return: send this socket the first bytes of each packet of the log group."""
     header = netfilter_header(socket.AF_UNSPEC, LOG_GROUP)
     return [
         (_LOG_CONFIG, 0, header + attribute(_CFG_CMD, bytes([_CMD_BIND]))),
         (_LOG_CONFIG, 0, header + attribute(_CFG_MODE, struct.pack("!IBx", LOGGED_BYTES, _COPY_PACKET))),
+        (_LOG_CONFIG, 0, header + attribute(_CFG_BUFFER, struct.pack("!I", 4 * LOGGED_BYTES))),
         (_LOG_CONFIG, 0, header + attribute(_CFG_THRESHOLD, struct.pack("!I", _AT_ONCE))),
-        (_LOG_CONFIG, 0, header + attribute(_CFG_FLAGS, struct.pack("!H", _FLAG_SEQ))),
     ]
 
 

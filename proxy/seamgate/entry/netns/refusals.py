@@ -16,6 +16,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -23,6 +24,8 @@ import msgspec
 from seamgate.address import address_text
 from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
 from seamgate.entry.netns.confine import AF_INET, AF_INET6
+from seamgate.entry.netns.netlink import attributes, messages, pack
+from seamgate.entry.netns.ruleset import ask_refused, read_refused
 from seamgate.errors import Reason
 from seamgate.flow import Guest
 from seamgate.seam import Seam
@@ -36,9 +39,10 @@ _PROTOCOLS: Final = {1: "icmp", 6: "tcp", 17: "udp", 33: "dccp", 58: "icmp", 132
 _WITH_PORTS: Final = frozenset({6, 17, 33, 132, 136})
 # Source: linux/netfilter/nfnetlink_log.h
 _LOGGED_PACKET = 4 << 8
-_PAYLOAD, _SEQUENCE = 9, 12
+_PAYLOAD = 9
+_DONE = 3
 _LOG_BYTES = 1 << 18
-_READS_AT_ONCE = 16
+_READS_AT_ONCE = 64
 # Source: linux/seccomp.h
 _RECEIVE, _ANSWER = 0xC0502100, 0xC0182101
 _REPORT_BYTES = 80
@@ -141,60 +145,61 @@ def read_packet(data: bytes) -> Packet | None:
     return Packet(protocol, address)
 
 
-def read_log(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, packet) of what one netlink datagram of the log holds; whatever is odd in it ends it."""
-    while len(data) >= 20:
-        length, kind = struct.unpack_from("=IH", data)
-        if kind == _LOGGED_PACKET and 20 <= length <= len(data):
-            attributes = dict(_attributes(data[20:length]))
-            yield int.from_bytes(attributes.get(_SEQUENCE, b"")), attributes.get(_PAYLOAD, b"")
-        data = data[max((length + 3) & ~3, 16) :]
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        yield kind & 0x3FFF, data[4:length]
-        data = data[max((length + 3) & ~3, 4) :]
+def read_log(data: bytes) -> Iterator[bytes]:
+    """Yield the packets that one netlink datagram of the log holds."""
+    for kind, payload in messages(data):
+        if kind == _LOGGED_PACKET:
+            yield dict(attributes(payload[4:])).get(_PAYLOAD, b"")
 
 
 class PacketLog:
-    """Reads the packets that a namespace's rules refused."""
+    """Reads the packets that a namespace's rules refused. Those that came too fast for it are counted by the rules."""
 
     def __init__(self, log: socket.socket, refusals: Refusals, name_of: Callable[[str], str | None]) -> None:
         self._socket = log
         self._refusals = refusals
         self._name_of = name_of
-        self._next = 0
+        self._told = 0
         log.setblocking(False)
         log.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LOG_BYTES)
         asyncio.get_running_loop().add_reader(log.fileno(), self.read)
 
     def close(self) -> None:
-        """Read what is there, then stop."""
+        """Read what is there and tell of the rest. The guest has ended: nothing is added to it any more."""
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
-        self.read()
+        while self.read():
+            pass
+        missing = self._counted() - self._told
+        if missing > 0:
+            verdict = deny("Packets came too fast to be told one by one.", reason=Reason.NO_RULE_MATCHED)
+            self._refusals.refuse(AuditRequest(method="SEND"), verdict, missing)
         self._socket.close()
 
-    def read(self) -> None:
-        """Tell of the packets that are there; after a while let others have a turn."""
-        for _ in range(_READS_AT_ONCE):
+    def _counted(self) -> int:
+        """Return how many packets the rules refused. They are ours: the kernel lets whoever made a namespace ask."""
+        self._socket.send(pack(ask_refused(), 1, ack=False))
+        return sum(read_refused(rule) for data in self._received() for kind, rule in messages(data) if kind != _DONE)
+
+    def read(self) -> bool:
+        """Tell of packets that are there; return whether there may be more, when it is others' turn."""
+        datagrams = list(islice(self._received(), _READS_AT_ONCE))
+        for datagram in datagrams:
+            for packet in read_log(datagram):
+                self._take(packet)
+        return len(datagrams) == _READS_AT_ONCE
+
+    def _received(self) -> Iterator[bytes]:
+        while True:
             try:
-                data = self._socket.recv(_LOG_BYTES)
+                yield self._socket.recv(_LOG_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno == errno.ENOBUFS:
-                    continue  # the numbers will tell how many are missing
-                raise
-            for number, packet in read_log(data):
-                self._take(number, packet)
+                if error.errno != errno.ENOBUFS:  # there were more than it could hold
+                    raise
 
-    def _take(self, number: int, data: bytes) -> None:
-        missing, self._next = (number - self._next) & 0xFFFFFFFF, (number + 1) & 0xFFFFFFFF
-        if missing:
-            verdict = deny("Packets came too fast to be told one by one.", reason=Reason.NO_RULE_MATCHED)
-            self._refusals.refuse(AuditRequest(method="SEND"), verdict, missing)
+    def _take(self, data: bytes) -> None:
+        self._told += 1
         packet = read_packet(data)
         if packet is None:
             what, name = AuditRequest(method="SEND"), "something that is no IP packet"

@@ -2,8 +2,8 @@
 
     table inet seamgate {
       chain redirect { type nat hook output priority dstnat;
-        udp dport 53 redirect to :53
-        tcp dport 53 redirect to :53
+        meta nfproto ipv4 udp dport 53 redirect to :53
+        meta nfproto ipv4 tcp dport 53 redirect to :53
         ip daddr 127.0.0.0/8 accept          # a program may talk with its own servers
         ip6 daddr ::1 accept
         meta l4proto tcp redirect to :TRANSPARENT
@@ -12,8 +12,7 @@
         ip daddr 127.0.0.0/8 accept          # what was redirected has such an address by now
         ip6 daddr ::1 accept
         ip daddr GUEST_ADDRESS accept        # answers to what came from here
-        ip6 daddr GUEST_ADDRESS_6 accept
-        log group 7 snaplen 128
+        counter log group 7 snaplen 128
         reject with icmpx admin-prohibited
       }
     }
@@ -33,17 +32,19 @@ from typing import Final
 from seamgate.entry.netns.layout import (
     DNS_PORT,
     GUEST_ADDRESS,
-    GUEST_ADDRESS_6,
     LOG_GROUP,
     LOGGED_BYTES,
+    LOOPBACK_6,
     TRANSPARENT_PORT,
 )
-from seamgate.entry.netns.netlink import APPEND, CREATE, Message, attribute, nested, netfilter_header
+from seamgate.entry.netns.netlink import APPEND, CREATE, Message, attribute, attributes, nested, netfilter_header
 
 _SUBSYSTEM = 10
 BATCH_BEGIN: Final = (0x10, 0, netfilter_header(socket.AF_UNSPEC, _SUBSYSTEM))
 BATCH_END: Final = (0x11, 0, netfilter_header(socket.AF_UNSPEC, _SUBSYSTEM))
 _NEW_TABLE, _NEW_CHAIN, _NEW_RULE = (_SUBSYSTEM << 8 | number for number in (0, 3, 6))
+_GET_RULES = _SUBSYSTEM << 8 | 7
+_DUMP = 0x300
 _INET = 1
 _OUTPUT_HOOK = 3
 _PRIORITY_DSTNAT, _PRIORITY_FILTER = -100, 0
@@ -92,6 +93,10 @@ def _redirect(port: int) -> bytes:
 _RANGE_SPECIFIED = 2  # NF_NAT_RANGE_PROTO_SPECIFIED
 
 
+def _family(number: int) -> bytes:
+    return _meta(_META_FAMILY) + _equals(bytes([number]))
+
+
 def _protocol(number: int) -> bytes:
     return _meta(_META_PROTOCOL) + _equals(bytes([number]))
 
@@ -101,18 +106,13 @@ def _destination_port(port: int) -> bytes:
 
 
 def _loopback_4() -> bytes:
-    return _meta(_META_FAMILY) + _equals(bytes([_IPV4])) + _payload(_NETWORK_HEADER, 16, 1) + _equals(b"\x7f")
+    return _family(_IPV4) + _payload(_NETWORK_HEADER, 16, 1) + _equals(b"\x7f")
 
 
 def _destination(address: str) -> bytes:
     family, number = (socket.AF_INET6, _IPV6) if ":" in address else (socket.AF_INET, _IPV4)
     offset, packed = (24 if number == _IPV6 else 16), socket.inet_pton(family, address)
-    return (
-        _meta(_META_FAMILY)
-        + _equals(bytes([number]))
-        + _payload(_NETWORK_HEADER, offset, len(packed))
-        + _equals(packed)
-    )
+    return _family(number) + _payload(_NETWORK_HEADER, offset, len(packed)) + _equals(packed)
 
 
 def _log() -> bytes:
@@ -144,15 +144,34 @@ def ruleset() -> list[Message]:
     return [
         _table(),
         _chain(redirect, b"nat\0", _PRIORITY_DSTNAT),
-        _rule(redirect, _protocol(socket.IPPROTO_UDP), _destination_port(DNS_PORT), _redirect(DNS_PORT)),
-        _rule(redirect, _protocol(socket.IPPROTO_TCP), _destination_port(DNS_PORT), _redirect(DNS_PORT)),
+        _rule(
+            redirect, _family(_IPV4), _protocol(socket.IPPROTO_UDP), _destination_port(DNS_PORT), _redirect(DNS_PORT)
+        ),
+        _rule(
+            redirect, _family(_IPV4), _protocol(socket.IPPROTO_TCP), _destination_port(DNS_PORT), _redirect(DNS_PORT)
+        ),
         _rule(redirect, _loopback_4(), _accept()),
-        _rule(redirect, _destination("::1"), _accept()),
+        _rule(redirect, _destination(LOOPBACK_6), _accept()),
         _rule(redirect, _protocol(socket.IPPROTO_TCP), _redirect(TRANSPARENT_PORT)),
         _chain(refuse, b"filter\0", _PRIORITY_FILTER),
         _rule(refuse, _loopback_4(), _accept()),
-        _rule(refuse, _destination("::1"), _accept()),
+        _rule(refuse, _destination(LOOPBACK_6), _accept()),
         _rule(refuse, _destination(GUEST_ADDRESS), _accept()),
-        _rule(refuse, _destination(GUEST_ADDRESS_6), _accept()),
-        _rule(refuse, _log(), _reject()),
+        _rule(refuse, _expression("counter"), _log(), _reject()),
     ]
+
+
+def ask_refused() -> Message:
+    """Return: list the rules that refuse, with the number of packets that they refused so far."""
+    return _GET_RULES, _DUMP, netfilter_header(_INET) + attribute(1, _TABLE) + attribute(2, b"refuse\0")
+
+
+def read_refused(rule: bytes) -> int:
+    """Return how many packets a rule, as the kernel lists it, has counted; 0 if it does not count."""
+    for kind, expressions in attributes(rule[4:]):
+        if kind == 4:
+            for _, expression in attributes(expressions):
+                facts = dict(attributes(expression))
+                if facts.get(1) == b"counter\0":
+                    return int.from_bytes(dict(attributes(facts.get(2, b""))).get(2, b""))
+    return 0

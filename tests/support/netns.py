@@ -1,0 +1,129 @@
+"""Runs programs as guests in network namespaces under a lab's gateway, within the test's own loop.
+
+    async with Lab(HttpUpstream(echo)) as lab:
+        done = await run_guest(lab, PROBE, "udp", "9.9.9.9", "443")
+        assert done.code == 0
+
+The programs are real processes; `python` runs a piece of Python in the guest, with this checkout importable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from seamgate.ca.environment import client_environment
+from seamgate.config import NetnsEntry, parse_route
+from seamgate.entry.netns.guest import ADDRESSES, OWN_HOSTS, NetnsGuest
+from seamgate.flow import Guest, Isolation
+from support.lab import Lab
+
+GUEST = Guest("inside", {"team": "research"}, Isolation.NETNS, "team=research")
+NOBODY = 65534
+# What needs no root has to work without: as root, become nobody once everything is imported (an ordinary user may
+# not be able to read this interpreter), and be inspectable again, as a process that never was root is.
+_AS_NOBODY = f"""
+import ctypes, os
+from seamgate.entry.netns import launcher
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+launcher.main()
+"""
+
+
+class Done(msgspec.Struct):
+    """How a guest ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Guests:
+    """Starts guests and keeps what they say.
+
+    Args:
+        lab: its gateway serves them.
+        who: their identity.
+        as_nobody: whether the launcher runs without root.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        who: Guest = GUEST,
+        *,
+        entry: NetnsEntry | None = None,
+        hide: Sequence[Path] = (),
+        as_nobody: bool = False,
+    ) -> None:
+        self.lab = lab
+        self.process: asyncio.subprocess.Process | None = None
+        self.started = asyncio.Event()
+        self._who = who
+        self._entry = entry or NetnsEntry()
+        self._hide = hide
+        self._as_nobody = as_nobody
+        self._done = Done(-1, "", "")
+
+    def environment(self) -> dict[str, str]:
+        """Return what `seamgate run` gives to a guest."""
+        host, port = ADDRESSES["proxy"]
+        own = {"NO_PROXY": OWN_HOSTS, "no_proxy": OWN_HOSTS}
+        basics = {"PATH": os.environ["PATH"], "HOME": str(self.lab.folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+        return basics | client_environment(f"http://{host}:{port}", self.lab.gateway.ca_path) | own
+
+    async def run(self, *command: str, environment: Mapping[str, str] | None = None) -> Done:
+        """Run a program to its end."""
+        upstream = self.lab.upstreams[0] if self.lab.upstreams else None
+        scheme = "https" if upstream is None or upstream.tls else "http"
+        routes = {"api": parse_route(f"{scheme}://{self.lab.authority()}")} if upstream is not None else {}
+        guest = NetnsGuest(
+            self.lab.gateway, self._who, entry=self._entry, routes=routes, hide=self._hide, on_ready=self.started.set
+        )
+        found = (shutil.which(command[0]) or command[0], *command[1:])
+        code = await guest.run(found, self.environment() if environment is None else environment, self._runner)
+        self._done.code = code
+        return self._done
+
+    async def _runner(self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
+        if self._as_nobody and os.geteuid() == 0:
+            command = (command[0], "-c", _AS_NOBODY, command[-1])
+        self.process = await asyncio.create_subprocess_exec(
+            *command,
+            env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+            pass_fds=descriptors,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await self.process.communicate()
+        self._done = Done(-1, out.decode(), err.decode())
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+
+async def run_guest(lab: Lab, *command: str, environment: Mapping[str, str] | None = None) -> Done:
+    """Run a program as a guest to its end."""
+    return await Guests(lab).run(*command, environment=environment)
+
+
+async def python(lab: Lab, code: str, *arguments: str) -> Done:
+    """Run Python code as a guest to its end."""
+    return await run_guest(lab, sys.executable, "-c", code, *arguments)
+
+
+async def stop(guests: Guests) -> None:
+    """Kill a launcher that a test left running."""
+    if guests.process is not None and guests.process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            guests.process.kill()
