@@ -32,3 +32,13 @@ kvm-clean:
 	rm -f $(KVM_OUT)/_kvm*.so $(KVM_OUT)/shim.bin $(KVM_OUT)/vdso.bin
 
 .PHONY: kvm-build kvm-test kvm-analyze kvm-clean
+
+# The ring's host side against hostile memory, for SECONDS; with clang it could be libFuzzer (-DLIBFUZZER).
+SECONDS ?= 60
+kvm-fuzz:
+	@mkdir -p shim/build
+	$(KVM_CC) -O1 -g -std=gnu11 -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all -pthread \
+		-o shim/build/fuzz_ring tests/vmm/native/fuzz_ring.c vmm/native/ring.c
+	shim/build/fuzz_ring $(SECONDS) $$$$
+
+.PHONY: kvm-fuzz

@@ -390,6 +390,7 @@ void machine_close(struct machine *m)
         close(m->doorbell);
     m->run = NULL;
     m->memory = m->ring = NULL;
+    m->has_ring = false;
     m->vm = m->vcpu = m->doorbell = -1;
     m->end = 0;
 }
@@ -505,6 +506,22 @@ static int drop_run(void *context, u64 address, u64 length)
     return madvise(m->memory + address, length, MADV_DONTNEED);
 }
 
+/* Returns 0 with memory of nobody where the ring was. The slot stays: to delete one makes KVM forget every page of the
+ * machine (Documentation/virt/kvm/api.rst, KVM_X86_QUIRK_SLOT_ZAP_ALL). */
+static int detach_ring(struct machine *m)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    struct kvm_ioeventfd bell = {.addr = PORT_DOORBELL, .len = 1, .fd = m->doorbell,
+                                 .flags = KVM_IOEVENTFD_FLAG_PIO | KVM_IOEVENTFD_FLAG_DEASSIGN};
+    if (mmap(m->ring, RING_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+        return -1;
+    m->has_ring = false;
+    (void)ioctl(m->vm, KVM_IOEVENTFD, &bell);
+    close(m->doorbell);
+    m->doorbell = -1;
+    return 0;
+}
+
 /* Returns 0 after bringing memory back to the template and detaching the ring: for the next tenant. Only pages that the
  * last tenant wrote are dropped: what it merely read stays mapped, which is what makes a machine warm. The processor is
  * set by machine_load(), which replaces every register. Slots that were added stay, emptied. */
@@ -523,17 +540,8 @@ int machine_reset(struct machine *m)
     m->yield_seq = 0;
     m->interrupts = 0;
     m->interrupting = false;
-    if (m->ring) {
-        if (set_slot(m, 1, GA_RING, 0, NULL))
-            return -1;
-        munmap(m->ring, RING_BYTES);
-        m->ring = NULL;
-        struct kvm_ioeventfd bell = {.addr = PORT_DOORBELL, .len = 1, .fd = m->doorbell,
-                                     .flags = KVM_IOEVENTFD_FLAG_PIO | KVM_IOEVENTFD_FLAG_DEASSIGN};
-        (void)ioctl(m->vm, KVM_IOEVENTFD, &bell);
-        close(m->doorbell);
-        m->doorbell = -1;
-    }
+    if (m->has_ring && detach_ring(m))
+        return -1;
     return set_xcr0(m) || set_msrs(m) ? -1 : 0;
 }
 
@@ -544,22 +552,33 @@ int machine_start(struct machine *m)
     return ioctl(m->vcpu, KVM_SET_REGS, &regs);
 }
 
-/* Returns 0 with the ring mapped into the guest, and its doorbell wired to `doorbell` (which is duplicated). */
-int machine_attach_ring(struct machine *m, int fd, int doorbell)
+/* Returns 0 with the place of a ring made, empty: work that a warm machine has behind it when its guest comes. */
+int machine_reserve_ring(struct machine *m)
 {
-    if (m->ring) {
-        errno = EBUSY;
-        return -1;
-    }
-    void *at = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (m->ring)
+        return 0;
+    void *at = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return -1;
     m->ring = at;
+    return set_slot(m, 1, GA_RING, RING_BYTES, m->ring);
+}
+
+/* Returns 0 with the ring mapped into the guest, and its doorbell wired to `doorbell` (which is duplicated). */
+int machine_attach_ring(struct machine *m, int fd, int doorbell)
+{
+    if (m->has_ring) {
+        errno = EBUSY;
+        return -1;
+    }
+    if (machine_reserve_ring(m))
+        return -1;
+    if (mmap(m->ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        return -1;
+    m->has_ring = true;
     m->doorbell = fcntl(doorbell, F_DUPFD_CLOEXEC, 3);
     struct kvm_ioeventfd bell = {.addr = PORT_DOORBELL, .len = 1, .fd = m->doorbell, .flags = KVM_IOEVENTFD_FLAG_PIO};
-    if (m->doorbell < 0 || ioctl(m->vm, KVM_IOEVENTFD, &bell))
-        return -1;
-    return set_slot(m, 1, GA_RING, RING_BYTES, m->ring);
+    return m->doorbell < 0 || ioctl(m->vm, KVM_IOEVENTFD, &bell) ? -1 : 0;
 }
 
 /* ---- running */

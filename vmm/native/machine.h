@@ -43,7 +43,8 @@ struct machine {
     u64 template_bytes;       /* [0, template_bytes) is a private view of a sealed template; 0: none */
     int image;                /* that template's descriptor, or the shared memory of a template under construction */
     bool building;            /* memory is shared with `image`: a template is being made */
-    u8 *ring;                 /* RING_BYTES, or null */
+    u8 *ring;                 /* where rings are mapped, RING_BYTES; null before the first one */
+    bool has_ring;            /* one is mapped there now */
     int doorbell;             /* eventfd, or -1 */
     u8 *hot;                  /* a bit per page of the template: kept over a reset, with its bytes put back */
     u32 slots;
@@ -85,6 +86,7 @@ int machine_load(struct machine *m, const struct machine_state *state);
 int machine_set_hot(struct machine *m, u64 address, u64 length);
 i64 machine_grow(struct machine *m, u64 bytes);
 int machine_release(struct machine *m, u64 address, u64 length);
+int machine_reserve_ring(struct machine *m);
 int machine_attach_ring(struct machine *m, int fd, int doorbell);
 void machine_write_fixed(u8 *memory, enum landing landing, const struct wire_shim *shim);
 int machine_probe(int kvm, u64 *xcr0, u64 *flags);

@@ -202,7 +202,7 @@ static PyObject *Machine_set_params(MachineObject *self, PyObject *args)
     struct wire_params p = {.magic = PARAMS_MAGIC, .abi = WIRE_ABI, .generation = generation, .pid = pid,
                             .yield_seq = self->m.yield_seq, .interrupts = self->m.interrupts, .memory_end = self->m.end, .brk_start = brk_start,
                             .brk_limit = brk_limit, .mmap_low = mmap_low, .start_rip = rip, .start_rsp = rsp,
-                            .flags = self->m.ring ? PARAMS_RING : 0};
+                            .flags = self->m.has_ring ? PARAMS_RING : 0};
     p.mult = (u64)(((unsigned __int128)1000000 << 32) / khz);
     p.mono_ns = mono;
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -340,6 +340,16 @@ static PyObject *Machine_release(MachineObject *self, PyObject *args)
     return PyLong_FromLong(machine_release(&self->m, address, length));
 }
 
+static PyObject *Machine_reserve_ring(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    if (machine_reserve_ring(&self->m))
+        return os_error("reserving a ring's place");
+    Py_RETURN_NONE;
+}
+
 static PyObject *Machine_attach_ring(MachineObject *self, PyObject *args)
 {
     int fd, doorbell;
@@ -436,6 +446,7 @@ static PyMethodDef machine_methods[] = {
     {"reset", (PyCFunction)Machine_reset, METH_NOARGS, "Bring memory back to the template."},
     {"grow", (PyCFunction)Machine_grow, METH_VARARGS, "grow(bytes) -> new end or -ENOMEM"},
     {"release", (PyCFunction)Machine_release, METH_VARARGS, "release(address, length) -> 1 if it reads as zero"},
+    {"reserve_ring", (PyCFunction)Machine_reserve_ring, METH_NOARGS, "Make the place of a ring, empty."},
     {"attach_ring", (PyCFunction)Machine_attach_ring, METH_VARARGS, "attach_ring(memfd, doorbell_eventfd)"},
     {"set_hot", (PyCFunction)Machine_set_hot, METH_VARARGS, "set_hot([(address, length), ...])"},
     {"private_pages", (PyCFunction)Machine_private_pages, METH_NOARGS, "[(address, length)] unshared from the template."},

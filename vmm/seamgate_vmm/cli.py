@@ -186,7 +186,7 @@ def bench_command(name: str, guests: int, calls: int, svg: Path | None, as_json:
 
     report = asyncio.run(run_bench(ensure_template(name), guests, calls))
     if svg is not None:
-        svg.write_text(histogram_svg(report.first_call_ms), encoding="utf-8")
+        svg.write_text(histogram_svg(report.paced_first_call_ms), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:

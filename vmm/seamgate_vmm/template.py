@@ -444,6 +444,7 @@ def rehearse(host: Host, loaded: Loaded, view: View, limits: Limits | None = Non
         if guest.state is State.WAITING:
             time.sleep(min(guest.wait_s() or 0.0, 0.01))
     guest.machine.set_hot(guest.machine.private_pages())
+    guest.machine.reserve_ring()
     return guest
 
 
