@@ -16,6 +16,8 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     Attributes:
         connections: guests' connections at once; more are refused. 10,000 idle ones cost some 200 MB.
+        streams: requests at once of one guest's HTTP/2 connection; further ones are refused, for the guest to repeat.
+            What clients assume before they are told is 100.
         head_timeout_s: from the first byte of a request to the end of its head, and for a TLS handshake.
         idle_timeout_s: how long a guest's connection may be silent between requests.
         body_timeout_s: how long a request's body may be silent.
@@ -29,6 +31,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     connections: Count = 10_000
+    streams: Count = 128
     head_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 300.0
     body_timeout_s: Seconds = 120.0

@@ -67,6 +67,7 @@ class Seam:
     """The shared machinery of one gateway.
 
     Attributes:
+        guest_alpn: what guests are offered within TLS, in order of preference.
         under_way: the exchanges that have begun and not ended.
         tunnels: those that are open.
         tallies: of the terminal records, by (entry, kind, verdict, reason).
@@ -94,6 +95,7 @@ class Seam:
         self.placeholders = placeholders
         self.query_mode = query_mode
         self.clock = clock
+        self.guest_alpn: tuple[str, ...] = ("h2", "http/1.1")
         self.draining = False
         self.requests_total = 0
         self.denied_total = 0

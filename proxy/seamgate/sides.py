@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from seamgate.flow import Headers, Request
+from seamgate.streams import Transport
 from seamgate.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -49,6 +50,25 @@ class GuestSide(Protocol):
 
     def finished(self) -> None:
         """The exchange is over; its record is written."""
+
+
+class GuestConnection(Protocol):
+    """A guest's connection, as the gateway sees all of them: swept once a second, drained and closed together."""
+
+    transport: Transport | None
+    exchanges: int
+
+    def check_deadline(self, now: float) -> None:
+        """End what is silent for longer than its present state allows."""
+
+    def drain(self) -> None:
+        """The gateway stops: close now if idle, else after what is under way."""
+
+    def revoke(self, verdict: Verdict) -> None:
+        """The tunnel that this connection is in was revoked: end what is under way, and close."""
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
 
 
 class UpstreamSide(Protocol):

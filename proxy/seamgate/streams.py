@@ -84,26 +84,33 @@ def as_protocol(receiver: Receiver) -> asyncio.Protocol:
 
 
 Chooser = Callable[[ClientHello], ssl.SSLContext]
+Selector = Callable[["str | None"], Receiver]
+"""From what ALPN agreed to, None for nothing, to the protocol above."""
 
 
 class TlsStream:
     """TLS between the transport below and the protocol above.
 
     The protocol above gets `connection_made(self)` once the handshake is done, then data as usual. If the handshake
-    fails, `on_failure` gets the error instead, and the transport below is closed.
+    fails, `on_failure` gets the error instead, and the transport below is closed. Where it depends on ALPN which
+    protocol that is, `select` is asked for it instead.
     """
 
     def __init__(
         self,
-        above: Receiver,
+        above: Receiver | None,
         *,
+        select: Selector | None = None,
         context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
         choose: Chooser | None = None,
         on_failure: Callable[[Exception], None],
         on_established: Callable[[], object] | None = None,
     ) -> None:
-        self._above = above
+        self._above: Receiver
+        if above is not None:
+            self._above = above
+        self._select = select
         self._context = context
         self._server_hostname = server_hostname
         self._choose = choose
@@ -202,6 +209,8 @@ class TlsStream:
             return
         self._established = True
         self._send()
+        if self._select is not None:
+            self._above = self._select(self._tls.selected_alpn_protocol())
         self._above.connection_made(self)
         if self._on_established is not None:
             self._on_established()

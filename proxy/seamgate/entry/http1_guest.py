@@ -25,6 +25,7 @@ from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, Trailers
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_response_head
 from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
 from seamgate.seam import Seam
+from seamgate.sides import GuestConnection
 from seamgate.streams import TlsStream, Transport
 from seamgate.verdict import Verdict, denial_of, deny
 
@@ -44,7 +45,7 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.all: set[Http1Guest] = set()
+        self.all: set[GuestConnection] = set()
         self.handshakes: dict[TlsStream, float] = {}
         self.refused_total = 0
 

@@ -17,13 +17,14 @@ from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, con
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.entry.binding import ProxyBinding, TunnelBinding
 from seamgate.entry.http1_guest import Connections, Http1Guest
+from seamgate.entry.http2_guest import Http2Guest
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError, TargetError
 from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.protocol.heads import RequestHead
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
-from seamgate.streams import TlsStream, Transport
+from seamgate.streams import Receiver, TlsStream, Transport
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import check_destination
 from seamgate.verdict import Effect, Verdict, denial_of, deny
@@ -57,7 +58,7 @@ class Tunnel:
         self._verdict = Verdict()
         self._revoked: Verdict | None = None
         self._stream: TlsStream | None = None
-        self._inner: Http1Guest | None = None
+        self._inner: Http1Guest | Http2Guest | None = None
         self._counted = False
 
     def open(self, connection: Http1Guest) -> None:
@@ -96,13 +97,17 @@ class Tunnel:
     def _serve(self, transport: Transport) -> TlsStream:
         """Put TLS, and requests in it, on top of the stream."""
         seam = self._seam
-        inner = Http1Guest(seam, TunnelBinding(self._entry, self._guest, self._target), self._connections)
-        inner.on_closed = self._closed
-        stream = TlsStream(inner, choose=self._choose, on_failure=self._tls_failed, on_established=self._handshake_over)
+        stream = TlsStream(
+            None,
+            select=self._select,
+            choose=self._choose,
+            on_failure=self._tls_failed,
+            on_established=self._handshake_over,
+        )
         transport.set_protocol(stream)  # type: ignore[attr-defined]  # the entry's streams are asyncio's here
         stream.connection_made(transport)
         self._connections.handshakes[stream] = monotonic() + seam.limits.head_timeout_s
-        self._stream, self._inner = stream, inner
+        self._stream = stream
         if self._verdict.effect is not Effect.DENY:
             self._count()
             seam.tunnels.add(self)
@@ -112,6 +117,19 @@ class Tunnel:
         if not self._counted:
             self._counted = True
             self._seam.requests_total += 1
+
+    def _select(self, alpn: str | None) -> Receiver:
+        """Return what reads requests in the protocol that was agreed to."""
+        binding = TunnelBinding(self._entry, self._guest, self._target)
+        if alpn == "h2":
+            inner2 = Http2Guest(self._seam, binding, self._connections)
+            inner2.on_closed = self._closed
+            self._inner = inner2
+            return inner2
+        inner = Http1Guest(self._seam, binding, self._connections)
+        inner.on_closed = self._closed
+        self._inner = inner
+        return inner
 
     def _handshake_over(self) -> None:
         if self._stream is not None:
@@ -152,7 +170,7 @@ class Tunnel:
                 f"the TLS server name is {name[:80]!r}, the tunnel goes to {host}", reason=Reason.TARGET_MISMATCH
             )
         try:
-            return self._authority.leaf_context(host)
+            return self._authority.leaf_context(host, alpn=self._seam.guest_alpn)
         except GuestProtocolError:
             raise
         except SeamgateError as error:
@@ -184,7 +202,7 @@ class Tunnel:
             verdict = deny("the guest closed within the TLS handshake", reason=Reason.GUEST_TLS_FAILED)
         self._finish(verdict, Outcome.DENIED)
 
-    def _closed(self, inner: Http1Guest) -> None:
+    def _closed(self, inner: Http1Guest | Http2Guest) -> None:
         """The tunnel's connection ended. Of a denied one, its requests were denied, and recorded, by themselves."""
         self._seam.tunnels.discard(self)
         if self._revoked is not None:

@@ -39,7 +39,7 @@ _SPECIAL: Final = frozenset(
 # Naming one of these in Connection would let a guest take a field out of sight of whoever comes next.
 _NEVER_NOMINATED: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie"))
 # RFC 9110 6.5.1: framing, routing, modifiers and authentication may not come late.
-_NEVER_TRAILER: Final = _SPECIAL | {
+NEVER_TRAILER: Final = _SPECIAL | {
     b"authorization", b"cookie", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"age",
     b"cache-control", b"expires", b"date", b"location", b"retry-after", b"vary", b"range", b"max-forwards",
 }  # fmt: skip
@@ -126,7 +126,7 @@ def parse_trailers(block: bytes, error: type[ProtocolError]) -> Headers:
     lines = _lines(b"\r\n" + block, error)
     fields, special = _split_fields(lines, error)
     for name in (*special, *(name for name, _ in fields)):
-        if name in _NEVER_TRAILER:
+        if name in NEVER_TRAILER:
             raise error(f"the field {name.decode()} may not be a trailer")
     return fields
 

@@ -1,0 +1,464 @@
+"""A guest's HTTP/2 connection: many exchanges at once, each with a guest's side of its own, a stream.
+
+Bytes -> `protocol.http2` -> event -> stream -> exchange; what the exchanges of one turn of the loop answer leaves in
+one piece. Each request is bound, judged, given credentials, inspected and audited by itself; what one does wrong ends its
+stream only, what breaks the connection ends this guest's connection only.
+
+State: `_streams` holds those whose exchange is under way; `_blocked` while the transport takes no more, then answers
+wait in the queues of their streams; `_discarding` once nothing that the guest sends matters any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
+from seamgate.denial import denial_body, denial_headers
+from seamgate.entry.binding import Binding
+from seamgate.entry.http1_guest import LINGER_S, Connections
+from seamgate.errors import GuestProtocolError, ProtocolError, Reason, SeamgateError
+from seamgate.exchange import Exchange
+from seamgate.flow import BodyState, Headers, Request
+from seamgate.grpc import grpc_denial, is_grpc
+from seamgate.protocol.heads import RequestHead
+from seamgate.protocol.http2 import Http2Connection
+from seamgate.protocol.http2_events import (
+    ConnectionBroken,
+    Event,
+    StreamData,
+    StreamEnd,
+    StreamHead,
+    StreamMalformed,
+    StreamReset,
+)
+from seamgate.protocol.http2_fields import response_fields
+from seamgate.protocol.http2_frames import INTERNAL_ERROR, NO_ERROR
+from seamgate.seam import Seam
+from seamgate.streams import Transport
+from seamgate.verdict import Verdict, denial_of
+
+STREAM_WINDOW: Final = 65535
+"""How much of one request's body a guest may send ahead of its upstream."""
+CONNECTION_WINDOW: Final = 1 << 20
+"""The same for all requests of one connection: what a guest can make us hold."""
+UNSENT_BYTES: Final = 256 * 1024
+"""A guest that reads nothing is not read any more once so much waits for it."""
+
+
+class Http2Stream:
+    """One stream: the guest's side of one exchange."""
+
+    __slots__ = ("active_at", "connection", "exchange", "full_at", "head", "held", "number", "paused")
+
+    def __init__(self, connection: Http2Guest, number: int, head: RequestHead | None) -> None:
+        self.connection = connection
+        self.number = number
+        self.head = head
+        self.exchange: Exchange | None = None
+        self.paused = False
+        self.held: list[StreamData | StreamEnd] = []
+        self.active_at = monotonic()
+        self.full_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Http2Stream {self.number} {self.exchange!r}>"
+
+    # -- from the guest ----------------------------------------------------------------------------------------------
+
+    def on_event(self, event: StreamData | StreamEnd) -> None:
+        """A piece of the request, or its end; held back while the upstream takes no more."""
+        self.active_at = monotonic()
+        if self.paused:
+            self.held.append(event)
+        else:
+            self._deliver(event)
+
+    def _deliver(self, event: StreamData | StreamEnd) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if isinstance(event, StreamData):
+            data = event.data
+            exchange.guarded(lambda: exchange.on_body(data))
+            self.connection.core.consumed(self.number, len(data))
+        elif not exchange.body_done:
+            trailers = event.trailers
+            exchange.guarded(lambda: exchange.on_body_end(trailers))
+
+    # -- the guest's side of an exchange -----------------------------------------------------------------------------
+
+    def send_continue(self) -> None:
+        """Ask for the body."""
+        self.send_informational(100, ())
+        self.flush()
+
+    def send_informational(self, status: int, headers: Headers) -> None:
+        """Pass on a 1xx response."""
+        self.connection.core.send_fields(self.number, response_fields(status, headers, None), ended=False)
+
+    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
+        """Begin the response. Without a body it ends with its head: gRPC tells by that."""
+        is_head = self.head is not None and self.head.method == "HEAD"
+        ended = is_head or not body
+        fields = response_fields(status, headers, body if is_head or body else None)
+        self.connection.core.send_fields(self.number, fields, ended=ended)
+
+    def send_data(self, data: bytes) -> None:
+        """Pass on a piece of the body, as far as the guest's windows permit; queue the rest."""
+        core = self.connection.core
+        core.send_data(self.number, data)
+        if not self.full_at and core.is_full(self.number):
+            self.full_at = monotonic()
+            if self.exchange is not None:
+                self.exchange.guest_writable(False)
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the response."""
+        self.connection.core.send_end(self.number, trailers)
+
+    def send_denial(self, verdict: Verdict, request_id: str) -> None:
+        """Refuse with a whole response; with a status of its own for gRPC."""
+        core, number = self.connection.core, self.number
+        if self.head is not None and is_grpc(self.head.headers):
+            core.send_fields(number, response_fields(200, grpc_denial(verdict, request_id), None), ended=True)
+            return
+        body = denial_body(verdict, request_id)
+        self.send_head(
+            verdict.reason.status, (*denial_headers(verdict), (b"x-request-id", request_id.encode())), len(body)
+        )
+        core.send_data(number, body)
+        core.send_end(number)
+
+    def abort(self) -> None:
+        """Cut the response visibly: what the guest takes now goes out, then a reset, never an end."""
+        self.connection.flush()
+        self.connection.core.reset(self.number, INTERNAL_ERROR)
+
+    def flush(self) -> None:
+        """Send what was queued, together with what other streams queue in this turn."""
+        self.connection.flush_soon()
+
+    def drained(self) -> None:
+        """The guest took most of what was queued."""
+        self.full_at = 0.0
+        if self.exchange is not None:
+            self.exchange.guest_writable(True)
+
+    def pause_body(self) -> None:
+        """Stop delivering the request's body: its window stays closed."""
+        self.paused = True
+
+    def resume_body(self) -> None:
+        """Deliver it again."""
+        if not self.paused:
+            return
+        self.paused = False
+        while self.held and not self.paused:
+            self._deliver(self.held.pop(0))
+        if self.exchange is not None:
+            self.exchange.flush_upstream()
+        self.flush()
+
+    def finished(self) -> None:
+        """The exchange is over: so is the stream, once its answer has gone out."""
+        self.exchange = None
+        self.held = []
+        self.connection.stream_done(self.number)
+
+
+class Http2Guest:
+    """One connection of one guest."""
+
+    def __init__(self, seam: Seam, binding: Binding, connections: Connections) -> None:
+        self.seam = seam
+        self.binding = binding
+        self.connections = connections
+        self.transport: Transport | None = None
+        self.exchanges = 0
+        self.opened_at = self._active_at = monotonic()
+        self.on_closed: Callable[[Http2Guest], None] | None = None
+        self.core = Http2Connection(
+            server=True,
+            clock=monotonic,
+            most_streams=seam.limits.streams,
+            stream_window=STREAM_WINDOW,
+            connection_window=CONNECTION_WINDOW,
+        )
+        self._streams: dict[int, Http2Stream] = {}
+        self._blocked_at = 0.0
+        self._reading_paused = False
+        self._discarding = False
+        self._flush_due = False
+        self._close_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Http2Guest {self.binding.entry} exchanges={self.exchanges} open={len(self._streams)}>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way and every answer has gone out."""
+        return not self._streams and not self.core.stream_count
+
+    # -- as a protocol -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """The stream is there."""
+        self.transport = transport
+        self.connections.all.add(self)
+        self.core.start()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of frames."""
+        self._active_at = monotonic()
+        if self._discarding:
+            return
+        touched: set[int] = set()
+        for event in self.core.feed(data):
+            self._on_event(event, touched)
+        for number in touched:
+            stream = self._streams.get(number)
+            if stream is not None and stream.exchange is not None:
+                stream.exchange.flush_upstream()
+        self.flush()
+        if self._blocked_at and self.core.output_bytes > UNSENT_BYTES:
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        """The guest sends no more, so it can't open windows: what is not out yet can't be relied on to go out."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The guest is gone."""
+        self._discarding = True
+        self.connections.all.discard(self)
+        for stream in list(self._streams.values()):
+            if stream.exchange is not None:
+                stream.exchange.on_guest_gone()
+        if self.on_closed is not None:
+            on_closed, self.on_closed = self.on_closed, None
+            on_closed(self)
+
+    def pause_writing(self) -> None:
+        """The guest reads too slowly: answers wait in their streams, which fill, one by one."""
+        self._blocked_at = monotonic()
+
+    def resume_writing(self) -> None:
+        """The guest has caught up."""
+        self._blocked_at = 0.0
+        self._resume_reading()
+        self.flush()
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def _on_event(self, event: Event, touched: set[int]) -> None:
+        """Handle one event; a fault of ours ends its exchange, or the connection, and is reported."""
+        try:
+            if isinstance(event, StreamHead):
+                self._begin(event)
+                touched.add(event.stream)
+            elif isinstance(event, StreamData | StreamEnd):
+                stream = self._streams.get(event.stream)
+                if stream is not None:
+                    stream.on_event(event)
+                    touched.add(event.stream)
+            elif isinstance(event, StreamMalformed):
+                self._on_malformed(event)
+            elif isinstance(event, StreamReset):
+                stream = self._streams.get(event.stream)
+                if stream is not None and stream.exchange is not None:
+                    stream.exchange.on_guest_gone()
+            elif isinstance(event, ConnectionBroken):
+                self._on_broken(event.error)
+        except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends all, is audited and is reported
+            self._on_broken(SeamgateError("a fault of the gateway", reason=Reason.INTERNAL_ERROR))
+            asyncio.get_running_loop().call_exception_handler({"message": "connection failed", "exception": error})
+
+    def _begin(self, event: StreamHead) -> None:
+        """A request: bind it, and let its exchange judge it."""
+        head = event.head
+        assert isinstance(head, RequestHead)
+        self.exchanges += 1
+        stream = Http2Stream(self, event.stream, head)
+        try:
+            bound = self.binding.bind(head)
+        except GuestProtocolError as error:
+            self._refuse(stream, error)
+            return
+        seam = self.seam
+        request = Request(
+            seam.new_id(),
+            bound.guest,
+            bound.target,
+            head.method,
+            bound.path,
+            bound.query,
+            head.headers,
+            None,
+            BodyState.PENDING if head.body else BodyState.ABSENT,
+            seam.clock(),
+        )
+        exchange = stream.exchange = Exchange(
+            seam, stream, request, entry=self.binding.entry, body=head.body, expects_continue=head.expect_continue
+        )
+        self._streams[event.stream] = stream
+        exchange.guarded(exchange.start)
+
+    def _on_malformed(self, event: StreamMalformed) -> None:
+        stream = self._streams.get(event.stream)
+        if stream is not None and stream.exchange is not None:
+            stream.exchange.fail(event.error)
+        else:
+            self.exchanges += 1
+            self._refuse(Http2Stream(self, event.stream, None), event.error)
+
+    def _on_broken(self, error: SeamgateError) -> None:
+        """Nothing that follows can be trusted: every exchange ends, or the breach itself is recorded."""
+        if self._discarding:
+            return
+        self._discarding = True
+        under_way = list(self._streams.values())
+        for stream in under_way:
+            if stream.exchange is not None:
+                stream.exchange.fail(error)
+        if not under_way:
+            self._record(denial_of(error), "")
+        self.core.go_away(INTERNAL_ERROR)
+        self._resume_reading()
+        self._close_at = monotonic() + LINGER_S
+
+    def _refuse(self, stream: Http2Stream, error: ProtocolError) -> None:
+        """Refuse a request that is malformed, has no valid target, or is nobody's."""
+        verdict = denial_of(error)
+        request_id = self._record(verdict, "" if stream.head is None else stream.head.method)
+        stream.send_denial(verdict, request_id)
+        self.core.finish(stream.number)
+
+    def _record(self, verdict: Verdict, method: str) -> str:
+        """Write the record of what never became an exchange; return its id."""
+        seam, guest = self.seam, self.binding.guest
+        seam.requests_total += 1
+        seam.denied_total += 1
+        record = AuditRecord(
+            time=seam.clock(),
+            kind=AuditKind.REQUEST,
+            id=seam.new_id(),
+            guest=None if guest is None else guest_part(guest),
+            entry=self.binding.entry,
+            request=AuditRequest(method=method) if method else AuditRequest(),
+            verdict=Decision.DENY,
+            reason=verdict.reason,
+            message=verdict.message,
+            status=verdict.reason.status,
+            outcome=Outcome.DENIED,
+            generation=seam.pipeline.generation,
+        )
+        seam.record(record, denied=True)
+        return record.id
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def stream_done(self, number: int) -> None:
+        """An exchange is over."""
+        self._streams.pop(number, None)
+        self.core.finish(number)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Send what is queued at the end of this turn."""
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._flush_due = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the guest takes now."""
+        transport = self.transport
+        if transport is None or self._blocked_at or transport.is_closing():
+            return
+        out = self.core.take_output()
+        if out:
+            self._active_at = monotonic()
+            transport.write(out)
+        for number in self.core.take_drained():
+            stream = self._streams.get(number)
+            if stream is not None:
+                stream.drained()
+        if self.core.going_away and not self._discarding and self.idle:
+            self.close()
+
+    # -- time and ends -----------------------------------------------------------------------------------------------
+
+    def check_deadline(self, now: float) -> None:
+        """End what is silent for longer than its present state allows."""
+        limits = self.seam.limits
+        silent_s = now - self._active_at
+        if self._close_at:
+            if now >= self._close_at:
+                self._abort()
+        elif self._blocked_at and now - self._blocked_at > limits.idle_timeout_s:
+            self._on_broken(GuestProtocolError("the guest does not read its answers", reason=Reason.GUEST_TIMEOUT))
+            self._abort()
+        elif self._streams:
+            self._check_streams(now)
+        elif self.core.between_frames:
+            if silent_s > limits.idle_timeout_s:
+                self.close()
+        elif silent_s > limits.head_timeout_s:
+            self._on_broken(GuestProtocolError("the request did not come whole", reason=Reason.GUEST_TIMEOUT))
+            self.flush()
+
+    def _check_streams(self, now: float) -> None:
+        limits = self.seam.limits
+        for stream in list(self._streams.values()):
+            exchange = stream.exchange
+            if exchange is None:
+                continue
+            waits_for_guest = not exchange.body_done and not stream.paused
+            if waits_for_guest and now - stream.active_at > limits.body_timeout_s:
+                exchange.fail(GuestProtocolError("the body stopped coming", reason=Reason.GUEST_TIMEOUT))
+            elif stream.full_at and now - stream.full_at > limits.idle_timeout_s:
+                exchange.fail(GuestProtocolError("the guest does not read its answer", reason=Reason.GUEST_TIMEOUT))
+
+    def drain(self) -> None:
+        """The gateway stops: take no new stream, close once those under way are over."""
+        self.core.go_away(NO_ERROR)
+        self.flush()
+
+    def revoke(self, verdict: Verdict) -> None:
+        """The tunnel that this connection is in was revoked: end what is under way, and close."""
+        for stream in list(self._streams.values()):
+            if stream.exchange is not None:
+                stream.exchange.refuse(verdict)
+        self.close()
+        self._close_at = self._close_at or monotonic() + LINGER_S
+
+    def close(self) -> None:
+        """Send what the guest takes now, then close."""
+        if not self._discarding:
+            self._discarding = True
+            self.core.go_away(NO_ERROR)
+            self.flush()
+        if self.transport is not None:
+            self.transport.close()
+
+    def _abort(self) -> None:
+        self._discarding = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self.transport is not None and not self.transport.is_closing():
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self.transport is not None and not self.transport.is_closing():
+            self._reading_paused = False
+            self.transport.resume_reading()

@@ -1,0 +1,744 @@
+"""One end of one HTTP/2 connection: bytes in, events out, messages in, bytes out. Sans-I/O.
+
+Used twice: by the guest's connection (server) and by the upstream's session (client). It keeps the states of streams,
+both directions' windows and the queues of what the peer's windows don't let out yet.
+
+    start() ... feed(data) -> events ... send_head/send_data/send_end(stream) ... take_output() -> bytes
+
+What one message does wrong ends its stream only (`StreamMalformed`); what breaks framing, compression or a budget of
+`protocol.http2_guard` ends the connection (`ConnectionBroken`, with GOAWAY in the output). Whatever is said about a
+stream that is gone is ignored, because it may have gone while it was being said.
+
+Why framing of our own, over the `hpack` library: the `h2` library ends a connection for what concerns one stream
+(lengths, too many streams), takes nothing after a GOAWAY although streams below it go on (RFC 9113 6.8), and counts
+its streams at every request. It is the oracle: a property test holds both to the same streams and bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
+
+from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
+from seamgate.flow import Headers
+from seamgate.protocol import http2_frames as wire
+from seamgate.protocol.http2_events import (
+    ConnectionBroken,
+    Event,
+    GoingAway,
+    SettingsChanged,
+    StreamData,
+    StreamEnd,
+    StreamHead,
+    StreamMalformed,
+    StreamReset,
+)
+from seamgate.protocol.http2_fields import (
+    Fields,
+    is_unindexed,
+    parse_late_fields,
+    parse_request,
+    parse_response,
+)
+from seamgate.protocol.http2_frames import ConnectionFault, FrameReader
+from seamgate.protocol.http2_guard import Guard, check_block
+
+MAX_LIST_BYTES: Final = 65536
+"""A decoded field list, counted as in RFC 9113 6.5.2: the same as the longest HTTP/1.1 head."""
+TABLE_BYTES: Final = 4096
+"""Of both compression tables. A peer may ask for more and does not get it: it would be our memory."""
+FULL_BYTES: Final = 65536
+"""A stream with so much queued takes no more, until only `LOW_BYTES` are left."""
+LOW_BYTES: Final = 16384
+_REMEMBERED_RESETS: Final = 1024
+_MORE, _WAITS, _DONE = 0, 1, 2
+
+
+class _Stream:
+    """One stream. `expected` is the body's length, -1 if not known; `ignored` once nothing more of it is wanted."""
+
+    __slots__ = (
+        "done", "end", "expected", "head_in", "id", "ignored", "local_open", "method", "offset", "queue",
+        "queued_bytes", "received", "remote_open", "trailers", "unconsumed", "unreturned", "window_in", "window_out",
+    )  # fmt: skip
+
+    def __init__(self, number: int, window_in: int, window_out: int, method: str) -> None:
+        self.id = number
+        self.method = method
+        self.remote_open = True
+        self.local_open = True
+        self.head_in = False
+        self.ignored = False
+        self.done = False
+        self.expected = -1
+        self.received = 0
+        self.unconsumed = 0
+        self.unreturned = 0
+        self.window_in = window_in
+        self.window_out = window_out
+        self.queue: deque[bytes] = deque()
+        self.offset = 0
+        self.queued_bytes = 0
+        self.end = False
+        self.trailers: Headers = ()
+
+
+class Http2Connection:
+    """See the module.
+
+    Args:
+        server: whether the peer is the client.
+        clock: monotonic seconds, for the budgets.
+        most_streams: of the peer's, at once (server).
+        stream_window: bytes of one stream's body that the peer may send ahead of `consumed`.
+        connection_window: the same for all streams together. A server holds its guest to it; a client gives it back
+            at once, so that a guest that does not read never keeps others of the same upstream waiting.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: bool,
+        clock: Callable[[], float],
+        most_streams: int = 128,
+        stream_window: int = 65535,
+        connection_window: int = 1 << 20,
+    ) -> None:
+        self.server = server
+        self.broken = False
+        self.going_away = False
+        """Whether we said that no new stream is taken."""
+        self.peer_most_streams = 100
+        """Before the peer says otherwise (RFC 9113 6.5.2 has no limit then; this is what all clients assume)."""
+        self._error: type[ProtocolError] = GuestProtocolError if server else UpstreamProtocolError
+        self._most_streams = most_streams
+        self._stream_window = stream_window
+        self._connection_window = connection_window
+        self._reader = FrameReader(wire.PREFACE if server else b"")
+        self._guard = Guard(clock)
+        self._decoder = Decoder(max_header_list_size=MAX_LIST_BYTES)
+        self._encoder = Encoder()
+        self._streams: dict[int, _Stream] = {}
+        self._ready: dict[int, _Stream] = {}
+        self._full: set[int] = set()
+        self._drained: list[int] = []
+        self._resets: dict[int, None] = {}
+        self._events: list[Event] = []
+        self._out: list[bytes] = []
+        self._settings_seen = False
+        self._last_in = 0
+        self._next_out = 1
+        self._window_in = connection_window
+        self._unreturned = 0
+        self._window_out = wire.DEFAULT_WINDOW
+        self._initial_out = wire.DEFAULT_WINDOW
+        self._block_stream = 0
+        self._block_flags = 0
+        self._block: list[bytes] = []
+        self._block_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Http2Connection {'server' if self.server else 'client'} streams={len(self._streams)}>"
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def stream_count(self) -> int:
+        """How many streams are not closed."""
+        return len(self._streams)
+
+    @property
+    def between_frames(self) -> bool:
+        """Whether no frame and no field block is half here, and the preface is."""
+        return self._reader.started and not self._reader.unread_bytes and not self._block_stream
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there are no more stream numbers (client)."""
+        return self._next_out > wire.MAX_WINDOW
+
+    @property
+    def last_peer_stream(self) -> int:
+        """The highest stream that the peer opened."""
+        return self._last_in
+
+    @property
+    def output_bytes(self) -> int:
+        """How much waits to be taken, besides what is queued in streams."""
+        return sum(map(len, self._out))
+
+    def is_open(self, number: int) -> bool:
+        """Whether something can still be sent on a stream."""
+        stream = self._streams.get(number)
+        return stream is not None and stream.local_open and not stream.end
+
+    def is_full(self, number: int) -> bool:
+        """Whether a stream takes no more for now."""
+        return number in self._full
+
+    def queued_bytes(self, number: int) -> int:
+        """How much of a stream waits for windows."""
+        stream = self._streams.get(number)
+        return 0 if stream is None else stream.queued_bytes
+
+    # -- beginning and end -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Queue what has to come first."""
+        settings = [
+            (wire.HEADER_TABLE_SIZE, TABLE_BYTES),
+            (wire.INITIAL_WINDOW_SIZE, self._stream_window),
+            (wire.MAX_HEADER_LIST_SIZE, MAX_LIST_BYTES),
+        ]
+        if self.server:
+            settings.append((wire.MAX_CONCURRENT_STREAMS, self._most_streams))
+        else:
+            settings.append((wire.ENABLE_PUSH, 0))
+            self._out.append(wire.PREFACE)
+        self._out.append(wire.write_settings(settings))
+        more = self._connection_window - wire.DEFAULT_WINDOW
+        if more > 0:
+            self._out.append(wire.write_word(wire.WINDOW_UPDATE, 0, more))
+
+    def go_away(self, code: int = wire.NO_ERROR) -> None:
+        """Say that no new stream is taken; those that are open go on."""
+        if not self.going_away:
+            self.going_away = True
+            self._out.append(wire.write_goaway(self._last_in, code))
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take bytes from the peer and return what they say, in order."""
+        events: list[Event] = []
+        if self.broken:
+            return events
+        self._events = events
+        try:
+            self._reader.feed(data)
+            frame = self._reader.next_frame()
+            while frame is not None:
+                self._handle(frame[0], frame[1], frame[2], frame[3])
+                frame = self._reader.next_frame()
+        except ConnectionFault as fault:
+            self._break(fault.code, self._error(f"HTTP/2: {fault.message}"))
+        except OversizedHeaderListError:
+            reason = Reason.HEADERS_TOO_LARGE if self.server else Reason.UPSTREAM_PROTOCOL
+            message = f"a field list is longer than {MAX_LIST_BYTES} bytes"
+            self._break(wire.ENHANCE_YOUR_CALM, self._error(message, reason=reason))
+        except HPACKError:
+            self._break(wire.COMPRESSION_ERROR, self._error("HTTP/2: a field block can't be decompressed"))
+        return events
+
+    def _break(self, code: int, error: ProtocolError) -> None:
+        self.broken = True
+        self._out.append(wire.write_goaway(self._last_in, code))
+        self._streams.clear()
+        self._ready.clear()
+        self._full.clear()
+        self._events.append(ConnectionBroken(error, code))
+
+    def _handle(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self._block_stream and (kind != wire.CONTINUATION or number != self._block_stream):
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "a field block is interrupted by another frame")
+        if not self._settings_seen and (kind != wire.SETTINGS or flags & wire.ACK):
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if kind == wire.DATA:
+            self._on_data(flags, number, payload)
+        elif kind == wire.HEADERS:
+            self._on_headers(flags, number, wire.header_fragment(flags, payload, number))
+        elif kind == wire.WINDOW_UPDATE:
+            self._on_window_update(number, payload)
+        elif kind == wire.SETTINGS:
+            self._on_settings(flags, number, payload)
+        elif kind == wire.PING:
+            self._on_ping(flags, number, payload)
+        elif kind == wire.RST_STREAM:
+            self._on_reset(number, payload)
+        elif kind == wire.CONTINUATION:
+            self._on_continuation(flags, number, payload)
+        elif kind == wire.GOAWAY:
+            self._on_goaway(number, payload)
+        elif kind == wire.PUSH_PROMISE:
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "PUSH_PROMISE was never agreed to")
+        else:
+            if kind == wire.PRIORITY:
+                _check_priority(number, payload)
+            self._guard.controls.spend()
+
+    # -- field blocks ------------------------------------------------------------------------------------------------
+
+    def _on_headers(self, flags: int, number: int, fragment: bytes) -> None:
+        if number == 0 or not number & 1:
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "HEADERS on a stream that clients don't open")
+        if flags & wire.END_HEADERS:
+            self._on_block(flags, number, fragment)
+            return
+        self._block_stream, self._block_flags = number, flags
+        self._block, self._block_bytes = [fragment], len(fragment)
+
+    def _on_continuation(self, flags: int, number: int, payload: bytes) -> None:
+        if not self._block_stream:
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._block.append(payload)
+        self._block_bytes += len(payload)
+        check_block(len(self._block), self._block_bytes)
+        if flags & wire.END_HEADERS:
+            block, self._block, self._block_stream = b"".join(self._block), [], 0
+            self._on_block(self._block_flags, number, block)
+
+    def _on_block(self, flags: int, number: int, block: bytes) -> None:
+        """A whole field block: decoded in any case, because the next one builds on its table."""
+        decoded = self._decoder.decode(block, raw=True)
+        fields: Fields = [(bytes(name), bytes(value)) for name, value in decoded]
+        ended = bool(flags & wire.END_STREAM)
+        stream = self._streams.get(number)
+        if stream is None:
+            if self._is_idle(number) and self.server:
+                self._open_by_peer(number, fields, ended)
+            else:
+                self._on_stray(number, "HEADERS")
+        elif not stream.remote_open:
+            self._fault(stream, wire.STREAM_CLOSED, "HEADERS after the end of the stream")
+        elif stream.ignored:
+            self._ended_unread(stream, ended)
+        elif stream.head_in:
+            self._on_trailers(stream, fields, ended)
+        else:
+            self._on_response(stream, fields, ended)
+
+    def _open_by_peer(self, number: int, fields: Fields, ended: bool) -> None:
+        self._last_in = number
+        if self.going_away:
+            return
+        if len(self._streams) >= self._most_streams:
+            self._guard.resets.spend()
+            self._send_reset(number, wire.REFUSED_STREAM)
+            return
+        stream = self._add(number, "")
+        stream.head_in = True
+        stream.remote_open = not ended
+        try:
+            head = parse_request(fields, ended=ended)
+        except ProtocolError as error:
+            self._malformed(stream, error)
+            return
+        stream.method = head.method
+        stream.expected = head.body
+        self._events.append(StreamHead(number, head, ended))
+
+    def _on_response(self, stream: _Stream, fields: Fields, ended: bool) -> None:
+        try:
+            head = parse_response(fields, stream.method, ended=ended)
+            if head.status < 200 and ended:
+                raise UpstreamProtocolError("the upstream ends with a 1xx response")
+        except ProtocolError as error:
+            self._malformed(stream, error)
+            return
+        if head.status < 200:
+            self._guard.controls.spend()
+        else:
+            stream.head_in = True
+            stream.expected = head.body
+        self._events.append(StreamHead(stream.id, head, ended))
+        if ended:
+            self._remote_ended(stream)
+
+    def _on_trailers(self, stream: _Stream, fields: Fields, ended: bool) -> None:
+        try:
+            if not ended:
+                raise self._error("there are fields within the body")
+            trailers = parse_late_fields(fields, self._error)
+            self._check_length(stream, ended=True)
+        except ProtocolError as error:
+            stream.remote_open = not ended
+            self._malformed(stream, error)
+            return
+        self._events.append(StreamEnd(stream.id, trailers))
+        self._remote_ended(stream)
+
+    # -- bodies ------------------------------------------------------------------------------------------------------
+
+    def _on_data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        data = wire.unpadded(flags, payload)
+        self._window_in -= size
+        if self._window_in < 0:
+            raise ConnectionFault(wire.FLOW_CONTROL_ERROR, "more DATA than the connection's window permits")
+        ended = bool(flags & wire.END_STREAM)
+        if not data and not ended:
+            self._guard.controls.spend()
+        stream = self._streams.get(number)
+        if stream is None or not stream.remote_open:
+            self._return(size)
+            if stream is None:
+                self._on_stray(number, "DATA")
+            else:
+                self._fault(stream, wire.STREAM_CLOSED, "DATA after the end of the stream")
+            return
+        stream.window_in -= size
+        if stream.window_in < 0:
+            self._return(size)
+            self._fault(stream, wire.FLOW_CONTROL_ERROR, "more DATA than the stream's window permits")
+            return
+        if stream.ignored:
+            self._return(size)
+            self._ended_unread(stream, ended)
+            return
+        stream.received += len(data)
+        try:
+            if not stream.head_in:
+                raise self._error("there is DATA before the head")
+            self._check_length(stream, ended=ended)
+        except ProtocolError as error:
+            self._return(size)
+            stream.remote_open = not ended
+            self._malformed(stream, error)
+            return
+        self._account(stream, len(data), size)
+        if data:
+            self._events.append(StreamData(number, data))
+        if ended:
+            self._events.append(StreamEnd(number, ()))
+            self._remote_ended(stream)
+
+    def _check_length(self, stream: _Stream, *, ended: bool) -> None:
+        expected = stream.expected
+        if expected >= 0 and (stream.received > expected or (ended and stream.received != expected)):
+            raise self._error("the body is not as long as its content-length says")
+
+    def _account(self, stream: _Stream, data_bytes: int, size: int) -> None:
+        """Note what has to be said to be consumed before the peer may send more."""
+        stream.unconsumed += data_bytes
+        stream.unreturned += size - data_bytes
+        self._return(size if not self.server else size - data_bytes)
+
+    def consumed(self, number: int, size_bytes: int) -> None:
+        """So much of a stream's body has gone on: the peer may send as much again."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return  # what it had taken of the connection's window was given back when it closed
+        stream.unconsumed -= size_bytes
+        if self.server:
+            self._return(size_bytes)
+        stream.unreturned += size_bytes
+        if stream.remote_open and stream.unreturned * 2 >= self._stream_window:
+            self._out.append(wire.write_word(wire.WINDOW_UPDATE, number, stream.unreturned))
+            stream.window_in += stream.unreturned
+            stream.unreturned = 0
+
+    def _return(self, size_bytes: int) -> None:
+        """Open the connection's window again."""
+        self._unreturned += size_bytes
+        if self._unreturned * 2 >= self._connection_window:
+            self._out.append(wire.write_word(wire.WINDOW_UPDATE, 0, self._unreturned))
+            self._window_in += self._unreturned
+            self._unreturned = 0
+
+    # -- control frames ----------------------------------------------------------------------------------------------
+
+    def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "SETTINGS on a stream")
+        self._guard.controls.spend(1.0 + len(payload) / 64)
+        if flags & wire.ACK:
+            if payload:
+                raise ConnectionFault(wire.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS with settings in it")
+            return
+        self._settings_seen = True
+        for key, value in wire.parse_settings(payload):
+            if key == wire.INITIAL_WINDOW_SIZE:
+                self._set_initial_window(value)
+            elif key == wire.HEADER_TABLE_SIZE:
+                self._encoder.header_table_size = min(value, TABLE_BYTES)
+            elif key == wire.MAX_CONCURRENT_STREAMS:
+                self.peer_most_streams = value
+            elif key == wire.ENABLE_PUSH and value and not self.server:
+                raise ConnectionFault(wire.PROTOCOL_ERROR, "a server may not enable push")
+        self._guard.answer()
+        self._out.append(wire.write_frame(wire.SETTINGS, wire.ACK, 0))
+        self._events.append(SettingsChanged(self.peer_most_streams))
+
+    def _set_initial_window(self, value: int) -> None:
+        change = value - self._initial_out
+        self._initial_out = value
+        for stream in self._streams.values():
+            stream.window_out += change
+            if stream.window_out > wire.MAX_WINDOW:
+                raise ConnectionFault(wire.FLOW_CONTROL_ERROR, "a window is too large")
+            if stream.queue:
+                self._ready[stream.id] = stream
+
+    def _on_window_update(self, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(wire.FRAME_SIZE_ERROR, "a WINDOW_UPDATE frame has a wrong length")
+        self._guard.windows.spend()
+        more = wire.word(payload) & wire.MAX_WINDOW
+        if number == 0:
+            self._window_out += more
+            if not more or self._window_out > wire.MAX_WINDOW:
+                code = wire.FLOW_CONTROL_ERROR if more else wire.PROTOCOL_ERROR
+                raise ConnectionFault(code, "the connection's window is opened by nothing, or too far")
+            return
+        stream = self._streams.get(number)
+        if stream is None:
+            if self._is_idle(number):
+                raise ConnectionFault(wire.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+            return
+        stream.window_out += more
+        if not more or stream.window_out > wire.MAX_WINDOW:
+            code = wire.FLOW_CONTROL_ERROR if more else wire.PROTOCOL_ERROR
+            self._fault(stream, code, "a stream's window is opened by nothing, or too far")
+        elif stream.queue:
+            self._ready[number] = stream
+
+    def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise ConnectionFault(wire.FRAME_SIZE_ERROR, "a PING frame has a wrong length")
+        self._guard.controls.spend()
+        if not flags & wire.ACK:
+            self._guard.answer()
+            self._out.append(wire.write_frame(wire.PING, wire.ACK, 0, payload))
+
+    def _on_reset(self, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(wire.FRAME_SIZE_ERROR, "a RST_STREAM frame has a wrong length")
+        if number == 0 or self._is_idle(number):
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        self._guard.resets.spend()
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._remove(stream)
+            self._events.append(StreamReset(number, wire.word(payload)))
+
+    def _on_goaway(self, number: int, payload: bytes) -> None:
+        if number:
+            raise ConnectionFault(wire.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise ConnectionFault(wire.FRAME_SIZE_ERROR, "a GOAWAY frame is too short")
+        self._guard.controls.spend()
+        self._events.append(GoingAway(wire.word(payload) & wire.MAX_WINDOW, wire.word(payload[4:])))
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    def _add(self, number: int, method: str) -> _Stream:
+        stream = self._streams[number] = _Stream(number, self._stream_window, self._initial_out, method)
+        return stream
+
+    def _is_idle(self, number: int) -> bool:
+        """Whether a stream was never opened, by whoever opens streams of its parity."""
+        if self.server:
+            return bool(number & 1) is False or number > self._last_in
+        return bool(number & 1) is False or number >= self._next_out
+
+    def _on_stray(self, number: int, what: str) -> None:
+        """A frame for a stream that is not open: late, if we reset it; else the peer has lost count."""
+        if number in self._resets or (self.going_away and self.server):
+            return
+        if number == 0 or self._is_idle(number):
+            raise ConnectionFault(wire.PROTOCOL_ERROR, f"{what} on an idle stream")
+        raise ConnectionFault(wire.STREAM_CLOSED, f"{what} on a closed stream")
+
+    def _malformed(self, stream: _Stream, error: ProtocolError) -> None:
+        """What the peer says on this stream is not looked at any more; whoever is above ends it."""
+        self._guard.resets.spend()
+        stream.ignored = True
+        self._events.append(StreamMalformed(stream.id, error))
+
+    def _fault(self, stream: _Stream, code: int, message: str) -> None:
+        """A stream error (RFC 9113 5.4.2): reset, and told."""
+        self._guard.resets.spend()
+        self._send_reset(stream.id, code)
+        self._remove(stream)
+        self._events.append(StreamMalformed(stream.id, self._error(f"HTTP/2: {message}")))
+
+    def _remote_ended(self, stream: _Stream) -> None:
+        stream.remote_open = False
+        self._close_if_done(stream)
+
+    def _ended_unread(self, stream: _Stream, ended: bool) -> None:
+        """The end of a message that nobody wants any more."""
+        if ended:
+            self._remote_ended(stream)
+
+    def _close_if_done(self, stream: _Stream) -> None:
+        if stream.local_open:
+            return
+        if not stream.remote_open:
+            self._remove(stream)
+        elif stream.done:
+            # The answer is whole; what is left of the request is not wanted (RFC 9113 8.1).
+            self._send_reset(stream.id, wire.NO_ERROR)
+            self._remove(stream)
+
+    def _send_reset(self, number: int, code: int) -> None:
+        self._out.append(wire.write_word(wire.RST_STREAM, number, code))
+        self._resets[number] = None
+        if len(self._resets) > _REMEMBERED_RESETS:
+            del self._resets[next(iter(self._resets))]
+
+    def _remove(self, stream: _Stream) -> None:
+        number = stream.id
+        self._streams.pop(number, None)
+        self._ready.pop(number, None)
+        self._full.discard(number)
+        if self.server and stream.unconsumed:
+            self._return(stream.unconsumed)
+            stream.unconsumed = 0
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def open_stream(self, method: str) -> int:
+        """Open a stream for a request (client); its head has to be sent before another stream is opened."""
+        number = self._next_out
+        self._next_out += 2
+        self._add(number, method)
+        return number
+
+    def send_fields(self, number: int, fields: Fields, *, ended: bool) -> None:
+        """Send a head, or a 1xx response; `ended`: and nothing follows it."""
+        stream = self._streams.get(number)
+        if stream is None or not stream.local_open or stream.end:
+            return
+        self._out.append(wire.write_headers(number, self._encode(fields), ended=ended))
+        if ended:
+            stream.end = True
+            stream.local_open = False
+            self._close_if_done(stream)
+
+    def _encode(self, fields: Fields) -> bytes:
+        return self._encoder.encode([(name, value, is_unindexed(name)) for name, value in fields], huffman=False)
+
+    def send_data(self, number: int, data: bytes) -> None:
+        """Queue a piece of a body. Ask `is_full` afterwards."""
+        stream = self._streams.get(number)
+        if stream is None or not data or not stream.local_open or stream.end:
+            return
+        stream.queue.append(data)
+        stream.queued_bytes += len(data)
+        self._ready[number] = stream
+        if stream.queued_bytes > FULL_BYTES:
+            self._full.add(number)
+
+    def send_end(self, number: int, trailers: Headers = ()) -> None:
+        """End a body, behind what is queued."""
+        stream = self._streams.get(number)
+        if stream is None or not stream.local_open or stream.end:
+            return
+        stream.end = True
+        stream.trailers = trailers
+        if not stream.queue:
+            self._end_local(stream)
+
+    def finish(self, number: int) -> None:
+        """Nothing more is wanted of a stream: once what is queued has gone out, it is over in both directions."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        stream.ignored = True
+        stream.done = True
+        self._return_unconsumed(stream)
+        self._close_if_done(stream)
+
+    def _return_unconsumed(self, stream: _Stream) -> None:
+        if self.server and stream.unconsumed:
+            self._return(stream.unconsumed)
+        stream.unconsumed = 0
+
+    def reset(self, number: int, code: int) -> None:
+        """Give a stream up at once; what is queued is lost."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._send_reset(number, code)
+            self._remove(stream)
+
+    def take_output(self) -> bytes:
+        """Return all that may be sent now."""
+        if self._ready:
+            self._pump()
+        self._guard.answers = 0
+        out, self._out = self._out, []
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def take_drained(self) -> list[int]:
+        """Return the streams that were full and take more again."""
+        drained, self._drained = self._drained, []
+        return drained
+
+    def _pump(self) -> None:
+        """Let out of the queues what the windows permit, one frame of each stream in turn."""
+        waiting: list[_Stream] = []
+        while self._ready:
+            number = next(iter(self._ready))
+            stream = self._ready.pop(number)
+            state = self._pump_frame(stream)
+            if state == _MORE:
+                self._ready[number] = stream
+            elif state == _WAITS:
+                waiting.append(stream)
+        for stream in waiting:
+            self._ready[stream.id] = stream
+
+    def _pump_frame(self, stream: _Stream) -> int:
+        size = min(wire.FRAME_BYTES, stream.window_out, self._window_out)
+        if size <= 0:
+            return _WAITS if stream.window_out > 0 else _DONE
+        data = _take(stream, size)
+        stream.window_out -= len(data)
+        self._window_out -= len(data)
+        self._guard.sent(len(data))
+        if stream.id in self._full and stream.queued_bytes <= LOW_BYTES:
+            self._full.discard(stream.id)
+            self._drained.append(stream.id)
+        last = stream.end and not stream.queue
+        with_end = last and not stream.trailers
+        self._out.append(wire.write_frame(wire.DATA, wire.END_STREAM if with_end else 0, stream.id, data))
+        if with_end:
+            stream.local_open = False
+            self._close_if_done(stream)
+        elif last:
+            self._end_local(stream)
+        return _MORE if stream.queue else _DONE
+
+    def _end_local(self, stream: _Stream) -> None:
+        """Send the end of a stream with nothing queued."""
+        if stream.trailers:
+            self._out.append(wire.write_headers(stream.id, self._encode([*stream.trailers]), ended=True))
+        else:
+            self._out.append(wire.write_frame(wire.DATA, wire.END_STREAM, stream.id))
+        stream.local_open = False
+        self._close_if_done(stream)
+
+
+def _take(stream: _Stream, size: int) -> bytes:
+    """Take up to so many bytes off a stream's queue, small pieces together."""
+    pieces: list[bytes] = []
+    left = size
+    queue = stream.queue
+    while left and queue:
+        first = queue[0]
+        available = len(first) - stream.offset
+        if available <= left:
+            pieces.append(first[stream.offset :] if stream.offset else first)
+            queue.popleft()
+            stream.offset = 0
+            left -= available
+        else:
+            pieces.append(first[stream.offset : stream.offset + left])
+            stream.offset += left
+            left = 0
+    stream.queued_bytes -= size - left
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _check_priority(number: int, payload: bytes) -> None:
+    """PRIORITY says nothing any more (RFC 9113 5.3.2), but has a form."""
+    if len(payload) != 5:
+        raise ConnectionFault(wire.FRAME_SIZE_ERROR, "a PRIORITY frame has a wrong length")
+    if number == 0 or wire.word(payload) & wire.MAX_WINDOW == number:
+        raise ConnectionFault(wire.PROTOCOL_ERROR, "PRIORITY on stream 0, or of a stream on itself")

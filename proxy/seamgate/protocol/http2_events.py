@@ -1,0 +1,74 @@
+"""What an HTTP/2 connection reports, as values. Sans-I/O.
+
+Made by `protocol.http2`, read by the guest's connection and the upstream's session. A room of its own, because the
+connection may be compiled and these structures are compiled already (msgspec).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from seamgate.errors import ProtocolError
+from seamgate.flow import Headers
+from seamgate.protocol.heads import RequestHead, ResponseHead
+
+
+class StreamHead(msgspec.Struct, frozen=True):
+    """A request or a response begins; `ended`: and has no body. Also a 1xx response."""
+
+    stream: int
+    head: RequestHead | ResponseHead
+    ended: bool
+
+
+class StreamData(msgspec.Struct, frozen=True):
+    """A piece of a body. Its window opens again once it is said to be consumed."""
+
+    stream: int
+    data: bytes
+
+
+class StreamEnd(msgspec.Struct, frozen=True):
+    """The peer's message is complete."""
+
+    stream: int
+    trailers: Headers
+
+
+class StreamMalformed(msgspec.Struct, frozen=True):
+    """The peer's message is not well-formed (RFC 9113 8.1.1): this stream is over, the connection goes on."""
+
+    stream: int
+    error: ProtocolError
+
+
+class StreamReset(msgspec.Struct, frozen=True):
+    """The peer gave the stream up."""
+
+    stream: int
+    code: int
+
+
+class GoingAway(msgspec.Struct, frozen=True):
+    """The peer takes no new stream; of ours, those above `last` were not looked at."""
+
+    last: int
+    code: int
+
+
+class SettingsChanged(msgspec.Struct, frozen=True):
+    """The peer's settings came, the first or others."""
+
+    most_streams: int
+
+
+class ConnectionBroken(msgspec.Struct, frozen=True):
+    """The peer broke the protocol: GOAWAY is in the output, nothing more will be read. Always the last event."""
+
+    error: ProtocolError
+    code: int
+
+
+Event = (
+    StreamHead | StreamData | StreamEnd | StreamMalformed | StreamReset | GoingAway | SettingsChanged | ConnectionBroken
+)
