@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -361,8 +361,8 @@ class _Refused(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Answer before anything was asked; every HTTP client reads it as the answer to its first request."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(
+        stream = cast("asyncio.Transport", transport)  # uvloop's has the shape, not the class
+        stream.write(
             b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
         )
-        transport.close()
+        stream.close()
