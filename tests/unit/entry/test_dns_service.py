@@ -1,0 +1,231 @@
+"""The name service without sockets: what is asked, what is answered, and what is never looked up."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any, cast
+
+import pytest
+from dnslib import DNSRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seamgate.entry.dns_service import DnsService, Query, build_answer, read_query
+from seamgate.entry.netns.names import NameTable
+from seamgate.errors import Reason, ResolveFailed
+from seamgate.flow import Guest, Isolation, Resolution, Target
+from seamgate.upstream.dns_message import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL, build_query
+from seamgate.verdict import Effect, Verdict, deny
+
+A, AAAA, HTTPS = 1, 28, 65
+
+
+class _Pipeline:
+    """Allows a.test at 443 and odd.test at another port; knows the address of a.test, waits for odd.test."""
+
+    generation = 1
+
+    def __init__(self) -> None:
+        self.resolved: list[str] = []
+
+    def judge_connect(self, _: Guest, target: Target) -> Verdict:
+        allowed = target.host in ("a.test", "gone.test") or (target.host == "odd.test" and not target.port)
+        return Verdict(Effect.DEFER) if allowed else deny(f"No rule allows {target.origin}.")
+
+    def resolve_name(self, name: str, _: list[Any]) -> Any:
+        self.resolved.append(name)
+        if name == "gone.test":
+            raise ResolveFailed("gone.test does not exist")
+        found = Resolution(name, ("192.0.2.1",), 0.0)
+        return found if name == "a.test" else _later(found)
+
+
+async def _later(found: Resolution) -> Resolution:
+    return found
+
+
+class _Journal:
+    def __init__(self) -> None:
+        self.healthy = True
+
+
+class _Limits:
+    resolve_timeout_s = 5.0
+
+
+class _Seam:
+    def __init__(self) -> None:
+        self.pipeline = _Pipeline()
+        self.journal = _Journal()
+        self.limits = _Limits()
+        self.draining = False
+
+
+class _Told:
+    """What `Refusals` would be told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Reason]] = []
+
+    def refuse(self, what: Any, verdict: Verdict, times: int = 1) -> None:
+        assert (what.method, what.scheme, times) == ("RESOLVE", "dns", 1)
+        self.told.append((what.host, verdict.reason))
+
+
+class Service:
+    """A service and what it said."""
+
+    def __init__(self, denied: int = NXDOMAIN) -> None:
+        self.seam, self.told, self.names, self.said = _Seam(), _Told(), NameTable(), list[bytes]()
+        guest = Guest("g", {}, Isolation.NETNS)
+        self.service = DnsService(cast("Any", self.seam), guest, self.names, cast("Any", self.told), denied)
+
+    def ask(self, name: str, kind: int = A, *, edns: bool = True) -> DNSRecord:
+        """Ask and return the answer, which must be there at once."""
+        self.service.answer(build_query(name, kind, 7, edns=edns), self.said.append)
+        return DNSRecord.parse(self.said[-1])
+
+
+def test_an_allowed_name_gets_its_stand_in() -> None:
+    """Never the real address, however it resolves."""
+    service = Service()
+    answer = service.ask("a.test")
+    assert [str(record.rdata) for record in answer.rr] == ["198.18.1.0"]
+    assert (answer.header.rcode, answer.header.ra, answer.header.id) == (NOERROR, 1, 7)
+    assert service.names.name_of("198.18.1.0") == "a.test"
+    assert service.told.told == []
+
+
+@pytest.mark.parametrize("code", [NXDOMAIN, REFUSED])
+@pytest.mark.parametrize("kind", [A, AAAA, HTTPS])
+def test_a_denied_name_is_answered_as_configured_and_not_looked_up(code: int, kind: int) -> None:
+    """Whatever is asked about it; the sentence of the policy comes along."""
+    service = Service(code)
+    answer = service.ask("secret.example", kind)
+    assert answer.header.rcode == code
+    assert b"No rule allows https://secret.example." in service.said[-1]
+    assert service.told.told == [("secret.example", Reason.RULE_DENIED)]
+    assert service.seam.pipeline.resolved == []
+    assert len(service.names) == 0
+
+
+def test_without_edns_there_is_no_extended_error() -> None:
+    """RFC 6891 7: an OPT record is for clients that sent one."""
+    service = Service()
+    assert service.ask("secret.example", edns=False).ar == []
+    assert len(service.ask("secret.example").ar) == 1
+
+
+def test_other_types_of_an_allowed_name_are_empty() -> None:
+    """The name is there, so the client goes on with IPv4; nothing is resolved for it."""
+    service = Service()
+    for kind in (AAAA, HTTPS, 16):
+        answer = service.ask("a.test", kind)
+        assert (answer.header.rcode, answer.rr) == (NOERROR, [])
+    assert service.seam.pipeline.resolved == []
+
+
+async def test_a_name_allowed_at_another_port_is_resolved_in_time() -> None:
+    """The first answer of the policy was about 443; the resolver takes a moment."""
+    service = Service()
+    reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    service.service.answer(build_query("odd.test", A, 9), reply.set_result)
+    assert not reply.done()
+    assert [str(record.rdata) for record in DNSRecord.parse(await reply).rr] == ["198.18.1.0"]
+
+
+def test_a_name_that_fails_is_a_server_failure() -> None:
+    """With what the resolver said, and told."""
+    service = Service()
+    assert service.ask("gone.test").header.rcode == SERVFAIL
+    assert service.told.told == [("gone.test", Reason.RESOLVE_FAILED)]
+
+
+def test_a_full_table_gives_no_address() -> None:
+    """Fail closed: no address of another name, none at all."""
+    service = Service()
+    service.service._names = NameTable(0)
+    assert service.ask("a.test").header.rcode == SERVFAIL
+    assert service.told.told == [("a.test", Reason.OVERLOADED)]
+
+
+def test_a_journal_that_fails_denies_names() -> None:
+    """What can't be recorded is not done."""
+    service = Service()
+    service.seam.journal.healthy = False
+    assert service.ask("a.test").header.rcode == NXDOMAIN
+    assert service.told.told == [("a.test", Reason.AUDIT_UNAVAILABLE)]
+
+
+def test_localhost_is_the_guests_own() -> None:
+    """RFC 6761 6.3: answered here, nobody is asked."""
+    service = Service()
+    assert [str(record.rdata) for record in service.ask("localhost").rr] == ["127.0.0.1"]
+    assert [str(record.rdata) for record in service.ask("x.localhost", AAAA).rr] == ["::1"]
+    assert service.told.told == []
+
+
+HEAD = struct.Struct("!HHHHHH")
+QUESTION = b"\1a\4test\0\0\1\0\1"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (HEAD.pack(1, 0x0100, 1, 0, 0, 0) + QUESTION, NOERROR),
+        (HEAD.pack(1, 0x2800, 1, 0, 0, 0) + QUESTION, NOTIMP),
+        (HEAD.pack(1, 0x0100, 2, 0, 0, 0) + QUESTION * 2, FORMERR),
+        (HEAD.pack(1, 0x0100, 0, 0, 0, 0), FORMERR),
+        (HEAD.pack(1, 0x0100, 1, 1, 0, 0) + QUESTION, FORMERR),
+        (HEAD.pack(1, 0x0100, 1, 0, 0, 0) + QUESTION[:-1], FORMERR),
+        (HEAD.pack(1, 0x0100, 1, 0, 0, 0) + b"\xc0\x0c\0\1\0\1", FORMERR),
+        (HEAD.pack(1, 0x0100, 1, 0, 0, 0) + b"\x3f" * 400, FORMERR),
+        (HEAD.pack(1, 0x0100, 1, 0, 0, 0) + QUESTION[:-1] + b"\3", REFUSED),
+    ],
+    ids=["fine", "opcode", "two", "none", "answer", "cut", "pointer", "long", "class"],
+)
+def test_a_query_is_read_strictly(message: bytes, code: int) -> None:
+    """Exactly one question, not compressed, whole, of the Internet; else the code that says so."""
+    query = read_query(message)
+    assert query is not None
+    assert query.code == code
+    answer = DNSRecord.parse(build_answer(query, code))
+    assert (answer.header.rcode, answer.header.qr, answer.header.id) == (code, 1, 1)
+
+
+@pytest.mark.parametrize("message", [b"", b"\0" * 11, HEAD.pack(1, 0x8180, 1, 0, 0, 0) + QUESTION])
+def test_what_is_no_query_gets_no_answer(message: bytes) -> None:
+    """Answers to answers would go on forever."""
+    assert read_query(message) is None
+
+
+def test_a_dot_within_a_label_is_not_a_separator() -> None:
+    """a.test as one label is another name than a.test, and no canonical one."""
+    service = Service()
+    service.service.answer(HEAD.pack(1, 0x0100, 1, 0, 0, 0) + b"\6a.test\0\0\1\0\1", service.said.append)
+    assert DNSRecord.parse(service.said[0]).header.rcode == NXDOMAIN
+    assert service.told.told == [("", Reason.BAD_TARGET)]
+
+
+@given(st.binary(max_size=300), st.sampled_from([0, 1]))
+def test_any_bytes_are_answered_or_not(data: bytes, questions: int) -> None:
+    """Reading and answering raise nothing, and an answer is a whole message with the query's id."""
+    said: list[bytes] = []
+    service = Service()
+    for message in (data, HEAD.pack(5, 0, questions, 0, 0, questions) + data):
+        service.service.answer(message, said.append)
+    for answer in said:
+        assert len(answer) >= 12
+        assert answer[2] & 0x80
+
+
+@given(st.text(max_size=400))
+def test_an_answer_fits_a_datagram(text: str) -> None:
+    """Whatever the message, an extended error is cut at a whole character and the answer stays below 1232 bytes."""
+    query = Query(1, 0, NOERROR, QUESTION, "a.test", A, True)
+    answer = build_answer(query, NXDOMAIN, ede=15, text=text)
+    assert len(answer) <= 1232
+    said = answer[len(build_answer(query, NXDOMAIN)) + 6 :].decode()
+    assert text.startswith(said)
+    assert said == text or len(said.encode()) > 196
