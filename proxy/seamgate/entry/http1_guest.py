@@ -275,7 +275,8 @@ class Http1Guest:
     # -- refusals without an exchange --------------------------------------------------------------------------------
 
     def refuse_connect(self, verdict: Verdict, record: AuditRecord) -> None:
-        """Refuse a CONNECT: its record is the entry's."""
+        """Refuse a CONNECT: its record is the entry's. What came after it was for the tunnel, and is no request."""
+        self._keep_alive = self._keep_alive and not self.read_ahead
         self.seam.requests_total += 1
         self.seam.denied_total += 1
         self.seam.record(record, denied=True)
@@ -441,13 +442,18 @@ class Http1Guest:
 
     # -- the stream --------------------------------------------------------------------------------------------------
 
-    def take_over(self) -> tuple[Transport, bytes]:
-        """Give the stream away, for a tunnel: (transport, what was read beyond the head)."""
+    @property
+    def read_ahead(self) -> bool:
+        """Whether more was read than the present head."""
+        return self._reader.unread_bytes > 0
+
+    def take_over(self) -> Transport:
+        """Give the stream away, for a tunnel; nothing may have been read ahead."""
         assert self.transport is not None
         self.flush()
         self._discarding = True
         self.connections.all.discard(self)
-        return self.transport, self._reader.take_rest()
+        return self.transport
 
     def drain(self) -> None:
         """The gateway stops: close now if idle, else after the present exchange."""

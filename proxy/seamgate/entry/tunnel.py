@@ -64,14 +64,13 @@ class Tunnel:
     def open(self, connection: Http1Guest) -> None:
         """Judge it; refuse it in the connection, or take the connection's stream over."""
         self._verdict = self._judge()
+        if self._verdict.effect is not Effect.DENY and connection.read_ahead:
+            # Sent before we agreed: a client that did not wait can't know what it talks to.
+            self._verdict = deny("bytes came before the tunnel was open", reason=Reason.BAD_REQUEST)
         if self._verdict.effect is Effect.DENY:
             connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
             return
-        transport, surplus = connection.take_over()
-        if surplus:
-            # Sent before we agreed: a client that did not wait can't know what it talks to.
-            self._refuse_late(transport, deny("bytes came before the tunnel was open", reason=Reason.BAD_REQUEST))
-            return
+        transport = connection.take_over()
         self._serve(transport)
         transport.write(_ESTABLISHED)
         self._preconnect()
