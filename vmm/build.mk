@@ -42,3 +42,9 @@ kvm-fuzz:
 	shim/build/fuzz_ring $(SECONDS) $$$$
 
 .PHONY: kvm-fuzz
+
+# Where `syscall` lands in ring 0: SVM as QEMU emulates it, with several processors. KERNEL is a .deb, see run.py.
+kvm-qemu: kvm-build
+	for cpu in EPYC EPYC-Milan; do $(KVM_PYTHON) tests/vmm/qemu/run.py $(KERNEL) --cpu $$cpu || exit 1; done
+
+.PHONY: kvm-qemu
