@@ -132,6 +132,8 @@ class ConfigFile(_Section, frozen=True):
         permit_addresses: classes (loopback, private ...), networks and addresses beyond public ones that may be
             dialled for any rule. A rule's `addresses` permit them for its own hosts only.
         admin: the listener for metrics and health.
+        reload: "watch" loads this file again when it, a policy or a certificate for upstreams has changed; "manual"
+            waits for SIGHUP or `seamgate reload`, so that nobody puts half a change in force by saving a file.
     """
 
     entries: Entries
@@ -147,6 +149,7 @@ class ConfigFile(_Section, frozen=True):
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
+    reload: Literal["manual", "watch"] = "manual"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +158,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: the file it came from, for messages; "" if none.
         base: folder that relative file names start from.
-        entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, admin: as written.
+        entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, admin, reload: as written.
         policies: policy files, absolute.
         plugins: in order, `builtin` spelled out.
         permit_addresses: classes, networks and addresses beyond the public ones that may be dialled for any rule.
@@ -176,6 +179,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
+    reload: Literal["manual", "watch"] = "manual"
 
 
 def load_config(path: Path | str) -> Config:
@@ -219,6 +223,7 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         upstream_tls=written.upstream_tls,
         permit_addresses=written.permit_addresses,
         admin=admin,
+        reload=written.reload,
     )
 
 

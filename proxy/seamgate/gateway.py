@@ -8,6 +8,7 @@ everything is closed and the journal says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from seamgate.upstream.addresses import OwnAddresses, compile_permit
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.tls import UpstreamTls
+from seamgate.watching import FileWatch, watched_files
 
 log = structlog.get_logger("seamgate.gateway")
 
@@ -74,6 +76,7 @@ class Gateway:
         self.reloads = ReloadCounts()
         self.reload_path: Path | None = None
         """The file that `reload_file` loads; None: this gateway was not made of a file."""
+        self._watch: FileWatch | None = None
 
     def __repr__(self) -> str:
         return f"<Gateway {self.addresses} generation {self._generation}>"
@@ -158,6 +161,7 @@ class Gateway:
         except BaseException:
             self._close()
             raise
+        self._watch = self._watch_files()
         self._tell("start")
         self._sweep()
 
@@ -235,6 +239,16 @@ class Gateway:
         self.seam.pool.sweep()
         if not self._journal.healthy:
             self._journal.flush()
+        if self._watch is not None and self._watch.changed():
+            with contextlib.suppress(SeamgateError):  # it has been told
+                self.reload_file()
+
+    def _watch_files(self) -> FileWatch | None:
+        if self.config.reload != "watch" or self.reload_path is None:
+            return None
+        paths = watched_files(self.reload_path, self.config)
+        # The one that took note of the files before they were read misses nothing that was written meanwhile.
+        return self._watch if self._watch is not None and self._watch.paths == paths else FileWatch(paths)
 
     def _export_audit(self, records: list[AuditRecord]) -> None:
         """Hand written records to the exporters of the present generation."""
@@ -246,6 +260,8 @@ class Gateway:
         Raises:
             SeamgateError: it can't be used; nothing has changed.
         """
+        if self._watch is not None:
+            self._watch.take()
         try:
             if self.reload_path is None:
                 raise ConfigError("this gateway was not started from a configuration file, so there is none to reload")
@@ -272,6 +288,7 @@ class Gateway:
         seam.pipeline, seam.placeholders, seam.permit = pipeline, placeholders, permit
         self._connector.replace_tls(tls)
         self.config = config
+        self._watch = self._watch_files()
         seam.pool.retire(generation)
         self._tell("reload")
         ended = revoke(seam, config.credentials)

@@ -11,7 +11,7 @@ import msgspec
 from seamgate.config import Config
 
 TAKEN_OVER = frozenset(
-    {"source", "base", "policies", "credentials", "plugins", "permit_addresses", "upstream_tls", "dns"}
+    {"source", "base", "policies", "credentials", "plugins", "permit_addresses", "upstream_tls", "dns", "reload"}
 )
 """The sections of seamgate.yaml that a reload takes over. A change of any other waits for the next start."""
 

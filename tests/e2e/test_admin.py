@@ -373,3 +373,22 @@ def test_commands_say_what_is_missing(folder: Path) -> None:
     away = seamgate("status", "--admin", "10.0.0.1:9901", home=folder)
     assert away.returncode == 2
     assert "this machine only" in away.stderr
+
+
+def test_files_that_change_are_taken_over_where_that_is_wanted(folder: Path) -> None:
+    """With `reload: watch` a saved policy is in force soon; a broken one is refused, loudly, and only once."""
+    config, policy = folder / "seamgate.yaml", folder / "policy.yaml"
+    config.write_text(config.read_text() + "reload: watch\n")
+    with Running("serve", home=folder) as gateway:
+        gateway.wait_for('"start"')
+        good = policy.read_text()
+        policy.write_text(good + "\n# changed\n")
+        assert json.loads(gateway.wait_for('"reloaded"'))["generation"] == 2
+        policy.write_text("rules: [")
+        gateway.wait_for("reload refused")
+        policy.write_text(good)
+        assert json.loads(gateway.wait_for('"reloaded"'))["generation"] == 3
+        config.write_text(config.read_text().replace("reload: watch\n", ""))
+        assert json.loads(gateway.wait_for('"reloaded"'))["generation"] == 4
+        status = json.loads(seamgate("status", "--json", home=folder).stdout)
+        assert (status["reloads"]["refused"], status["reloads"]["needs_restart"]) == (1, [])
