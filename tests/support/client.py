@@ -143,7 +143,10 @@ async def start_tls(line: Line, context: ssl.SSLContext, server_hostname: str | 
     inner = Line(keeps=line.keeps)
     loop = asyncio.get_running_loop()
     assert line.transport is not None
-    transport = await loop.start_tls(line.transport, inner, context, server_hostname=server_hostname)
+    try:
+        transport = await loop.start_tls(line.transport, inner, context, server_hostname=server_hostname)
+    finally:
+        line.connection_lost(None)  # from here on it hears nothing any more
     if transport is None:
         raise Cut("closed within the handshake")
     inner.connection_made(transport)

@@ -66,7 +66,9 @@ class Observer:
 class LabGateway(Gateway):
     """The gateway with plugins that no entry point offers: a test's own, and the observer."""
 
-    def __init__(self, config: Config, first: Sequence[PluginSpec], last: Sequence[PluginSpec], **more: Any) -> None:
+    def __init__(
+        self, config: Config, first: Sequence[tuple[Any, ...]], last: Sequence[tuple[Any, ...]], **more: Any
+    ) -> None:
         super().__init__(config, **more)
         self._first, self._last = first, last
 
@@ -84,6 +86,7 @@ class Lab:
         rules: of the one policy file.
         settings: merged over the configuration.
         first, plugins: (name, object) to run before and after the built-in ones.
+        secrets_first: as `first`, with the capability `secrets`.
         credential: whether the credential `key` exists; rules have to name it.
         checks: whether to hold the gateway to its invariants at the end.
     """
@@ -94,6 +97,7 @@ class Lab:
         rules: Sequence[Mapping[str, Any]] = (ALLOW_ALL,),
         settings: Mapping[str, Any] | None = None,
         first: Sequence[PluginSpec] = (),
+        secrets_first: Sequence[PluginSpec] = (),
         plugins: Sequence[PluginSpec] = (),
         credential: bool = True,
         checks: bool = True,
@@ -106,7 +110,9 @@ class Lab:
         self.gateway: LabGateway
         self._rules = list(rules)
         self._settings = settings or {}
-        self._first, self._plugins = first, plugins
+        secrets = frozenset({"secrets"})
+        self._first = [*((*each, secrets) for each in secrets_first), *first]
+        self._plugins = plugins
         self._credential = credential
         self._checks = checks
         self._clock = clock
@@ -153,7 +159,8 @@ class Lab:
         try:
             if kind is None and self._checks:
                 await self.settled()
-            await self.gateway.stop(grace_s=1.0)
+            if not self.gateway.seam.draining:
+                await self.gateway.stop(grace_s=1.0)
             await asyncio.sleep(0)
             if kind is None and self._checks:
                 self._check()
