@@ -35,6 +35,7 @@ COMPILED = (
     "seamgate/protocol/http1_reader.py",
     "seamgate/seam.py",
     "seamgate/streams.py",
+    "seamgate/upload.py",
     "seamgate/upstream/pool.py",
     "seamgate/upstream/session.py",
 )

@@ -8,17 +8,17 @@ protocols `GuestSide` and `UpstreamSide`, and neither HTTP version. Everything i
 session is warm and a credential is at hand, a request crosses without a task or an await. Each way out ends in
 `_end`, which writes exactly one terminal record.
 
-State: `_stage` says how far it is; `_body_done`, `_held` what is known of the request's body; `_session` is set while
-an upstream is ours.
+State: `_stage` says how far it is; `_session` is set while an upstream is ours; `_upload` and `_answer` are the two
+bodies.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import IntEnum
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -33,8 +33,8 @@ from seamgate.audit.record import (
     guest_part,
     request_part,
 )
-from seamgate.errors import Blame, CredentialError, Reason, ResolveFailed, SeamgateError, UpstreamProtocolError
-from seamgate.filters import Filters, open_filters
+from seamgate.errors import Blame, NotProcessed, Reason, ResolveFailed, SeamgateError, UpstreamProtocolError
+from seamgate.filters import open_filters
 from seamgate.flow import (
     BodyState,
     Direction,
@@ -45,23 +45,20 @@ from seamgate.flow import (
     Supply,
 )
 from seamgate.outgoing import make_head
-from seamgate.pipeline import Pipeline
-from seamgate.protocol.coding import UndecodableError, open_decoder
-from seamgate.protocol.heads import CHUNKED, ResponseHead
+from seamgate.protocol.coding import UndecodableError
+from seamgate.protocol.heads import ResponseHead
 from seamgate.revocation import denial_of_sent, denial_of_unsent, revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
-from seamgate.tasks import spawn
+from seamgate.upload import Upload
 from seamgate.upstream.addresses import check_destination, compile_permit
-from seamgate.upstream.session import Session
 from seamgate.verdict import NO_OPINION, Effect, Verdict, denial_of, deny
+from seamgate.waiting import Waiting
 
 HELD_BYTES: Final = 65536
 """How much of a body is held while the upstream is not ready; then the guest is not read any more."""
 CONTINUE_AFTER_S: Final = 1.0
 """An upstream that says nothing to Expect gets the body after this time (RFC 9110 10.1.1; curl waits as long)."""
-# What a hook or the pool may give at once; anything else that is not None is awaited.
-_AT_HAND: Final = (Resolution, Session)
 _NOTHING: Final[tuple[Headers, str | None]] = ((), None)
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
@@ -82,10 +79,9 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_addresses", "_answer", "_body_done", "_body_length", "_chunked_up", "_continue_timer", "_ending", "_entry",
-        "_expects", "_first_byte_ms", "_guest", "_held", "_held_bytes", "_outgoing", "_pipeline", "_repeatable",
-        "_request_bytes", "_request_filters", "_seam", "_sent", "_session", "_session_facts", "_stage", "_started",
-        "_status", "_steps", "_supplies", "_task", "_to_supply", "_trailers", "_verdict", "request",
+        "_addresses", "_answer", "_continue_timer", "_ending", "_entry", "_expects", "_first_byte_ms", "_guest",
+        "_outgoing", "_pipeline", "_seam", "_sent", "_session", "_session_facts", "_stage", "_started", "_status",
+        "_steps", "_supplies", "_to_supply", "_upload", "_verdict", "_waiting", "request",
     )  # fmt: skip
 
     def __init__(
@@ -96,32 +92,24 @@ class Exchange:
         self._guest = guest_side
         self._entry = entry
         self._pipeline = seam.pipeline
-        self._body_length = body
+        self._upload = Upload(body)
         self._expects = expects_continue
         self._started = monotonic()
         self._stage = Stage.JUDGING
         self._verdict: Verdict = NO_OPINION
         self._steps: list[Step] = []
-        self._body_done = body == 0
-        self._trailers: Headers = ()
         self._outgoing: tuple[Headers, str | None] = _NOTHING
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._request_bytes = 0
-        self._request_filters: Filters | None = None
-        self._chunked_up = False
         self._addresses: tuple[str, ...] = ()
         self._supplies: list[Supply] = []
         self._to_supply: tuple[str, ...] = ()
         self._session: UpstreamSide | None = None
         self._session_facts: AuditUpstream | None = None
         self._ending: Verdict | None = None
-        self._repeatable = False
         self._sent = False
         self._answer: Answer | None = None
         self._status = 0
         self._first_byte_ms: float | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._waiting = Waiting(f"exchange {request.id}", self.refuse)
         self._continue_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -135,7 +123,7 @@ class Exchange:
     @property
     def body_done(self) -> bool:
         """Whether the whole request was read from the guest."""
-        return self._body_done
+        return self._upload.done
 
     # -- judge -------------------------------------------------------------------------------------------------------
 
@@ -171,82 +159,72 @@ class Exchange:
     def _gather(self) -> None:
         """Hold the body in memory, up to a limit, to judge with it."""
         self._stage = Stage.GATHERING
-        if self._body_length > self._seam.limits.judged_body_bytes:
+        if self._upload.length > self._seam.limits.judged_body_bytes:
             self._judge_body(BodyState.OVERSIZE)
             return
         if self._expects:
             self._expects = False
             self._guest.send_continue()
-        if self._body_done:
+        if self._upload.done:
             self._judge_body(BodyState.COMPLETE)
 
     def _judge_body(self, state: BodyState) -> None:
         body: bytes | None = None
         if state is BodyState.COMPLETE:
             try:
-                body = self._decoded_body()
+                coding = self.request.header(b"content-encoding")
+                body = self._upload.decoded(coding, self._seam.limits.judged_body_bytes)
             except UndecodableError:
                 state = BodyState.UNDECODABLE
         self.request = msgspec.structs.replace(self.request, body=body, body_state=state)
         self._stage = Stage.JUDGING
         self._judge()
 
-    def _decoded_body(self) -> bytes:
-        """The held body without its content coding.
-
-        Raises:
-            UndecodableError: the coding is unknown, broken, or a bomb.
-        """
-        raw = b"".join(self._held)
-        decoder = open_decoder(self.request.header(b"content-encoding"))
-        if decoder is None:
-            return raw
-        plain = decoder.feed(raw) + decoder.finish()
-        if len(plain) > self._seam.limits.judged_body_bytes:
-            raise UndecodableError("the decoded body is too long to be judged")
-        return plain
-
     # -- the request's body, from the guest --------------------------------------------------------------------------
 
     def on_body(self, data: bytes) -> None:
         """A piece of the request's body."""
-        self._request_bytes += len(data)
-        if self._stage is Stage.DONE:
-            return
-        limit = self._body_limit()
-        if limit is not None and self._request_bytes > limit:
-            self.refuse(deny(f"the request body is longer than {limit} bytes", reason=Reason.BODY_TOO_LARGE))
+        upload = self._upload
+        upload.body_bytes += len(data)
+        if self._stage is Stage.DONE or self._too_long():
             return
         if self._stage >= Stage.SENDING:
             self._stop_continue_timer()
-            self._send_body(data)
+            if self._session is not None:
+                upload.send(self._session, data)
             return
-        self._held.append(data)
-        self._held_bytes += len(data)
+        upload.hold(data)
         if self._stage is Stage.GATHERING:
-            if self._held_bytes > self._seam.limits.judged_body_bytes:
+            if upload.held_bytes > self._seam.limits.judged_body_bytes:
                 self._judge_body(BodyState.OVERSIZE)
-        elif self._held_bytes > HELD_BYTES:
+        elif upload.held_bytes > HELD_BYTES:
             self._guest.pause_body()
 
     def on_body_end(self, trailers: Headers) -> None:
         """The request is complete."""
-        self._body_done = True
-        self._trailers = trailers
+        upload = self._upload
+        upload.done = True
+        upload.trailers = trailers
         if self._stage is Stage.GATHERING:
             self._judge_body(BodyState.COMPLETE)
-        elif self._stage in (Stage.SENDING, Stage.RESPONDING):
-            self._end_body()
+        elif self._session is not None and self._stage in (Stage.SENDING, Stage.RESPONDING):
+            upload.finish(self._session, self._seam.placeholders)
 
     def flush_upstream(self) -> None:
         """The guest has delivered a batch: send it."""
         if self._session is not None:
             self._session.flush()
 
-    def _body_limit(self) -> int | None:
+    def _too_long(self) -> bool:
+        """Refuse a body that is longer than the rule or the gateway takes; True if so."""
         limits = self._verdict.limits
-        ruled = limits.request_body_bytes if limits is not None else None
-        return ruled if ruled is not None else self._seam.limits.request_body_bytes
+        limit = limits.request_body_bytes if limits is not None else None
+        if limit is None:
+            limit = self._seam.limits.request_body_bytes
+        if limit is None or max(self._upload.length, self._upload.body_bytes) <= limit:
+            return False
+        self.refuse(deny(f"the request body is longer than {limit} bytes", reason=Reason.BODY_TOO_LARGE))
+        return True
 
     # -- allowed: amend, resolve -------------------------------------------------------------------------------------
 
@@ -254,9 +232,7 @@ class Exchange:
         """A rule allows the request: go on towards a session."""
         self._verdict = verdict
         self._stage = Stage.WAITING
-        limit = self._body_limit()
-        if limit is not None and max(self._body_length, self._request_bytes) > limit:
-            self.refuse(deny(f"the request body is longer than {limit} bytes", reason=Reason.BODY_TOO_LARGE))
+        if self._too_long():
             return
         try:
             if self._pipeline.amends and not self._amended():
@@ -284,7 +260,7 @@ class Exchange:
             self._resolved(Resolution(target.host, (target.host,), 0.0))
         else:
             found = self._pipeline.resolve_name(target.host, self._steps)
-            self._then(found, self._resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)
+            self._waiting.then(found, self._on_resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)
 
     def _resolved(self, resolution: Resolution | None) -> None:
         """Check every address, then take a session to one of them."""
@@ -296,40 +272,14 @@ class Exchange:
         self._addresses = check_destination(resolution.addresses, target.port, permit, self._seam.own, name=target.host)
         self._acquire()
 
-    def _then(self, value: Any, go_on: Callable[[Any], None], timeout_s: float, reason: Reason) -> None:
-        """Go on with a value at once, or when it is there; a timeout or an error ends the exchange."""
-        if value is None or isinstance(value, _AT_HAND):
-            go_on(value)
-        else:
-            name = f"exchange {self.request.id}: {go_on.__name__}"
-            self._task = spawn(self._await(value, go_on, timeout_s, reason, self._pipeline), name=name)
+    def _on_resolved(self, resolution: Resolution | None) -> None:
+        self.guarded(lambda: self._resolved(resolution))
 
-    async def _await(
-        self,
-        pending: Awaitable[Any],
-        go_on: Callable[[Any], None],
-        timeout_s: float,
-        reason: Reason,
-        pipeline: Pipeline,
-    ) -> None:
-        value: Any = None
-        failure: Verdict | None = None
-        try:
-            async with asyncio.timeout(timeout_s):
-                value = await pending
-        except TimeoutError:
-            failure = deny(f"gave up after {timeout_s:g} s", reason=reason)
-        except SeamgateError as error:
-            failure = denial_of(error)
-        if self._stage is Stage.DONE or pipeline is not self._pipeline:  # it ended, or a reload took it back
-            if isinstance(value, Session):
-                value.release(reusable=True)
-            return
-        self._task = None
-        if failure is None:
-            self.guarded(lambda: go_on(value))
-        else:
-            self.refuse(failure)
+    def _on_session(self, session: UpstreamSide) -> None:
+        self.guarded(lambda: self._got_session(session))
+
+    def _on_supplied(self, supply: Supply | None) -> None:
+        self.guarded(lambda: self._supplied(supply))
 
     def guarded(self, step: Callable[[], None]) -> None:
         """Run a step; whatever goes wrong in it ends the exchange, closed."""
@@ -343,11 +293,11 @@ class Exchange:
 
     # -- session, credentials ----------------------------------------------------------------------------------------
 
-    def _acquire(self) -> None:
+    def _acquire(self, *, fresh: bool = False) -> None:
         found = self._seam.pool.acquire(
-            self.request.target, self._addresses, self.request.guest, self._pipeline.generation
+            self.request.target, self._addresses, self.request.guest, self._pipeline.generation, fresh=fresh
         )
-        self._then(found, self._got_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
+        self._waiting.then(found, self._on_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
 
     def _got_session(self, session: UpstreamSide) -> None:
         self._session = session
@@ -364,7 +314,9 @@ class Exchange:
             name = self._to_supply[0]
             found = self._pipeline.supply_credential(self.request, name, self._steps)
             if found is not None and not isinstance(found, Supply):
-                self._then(found, self._supplied, self._seam.limits.credential_timeout_s, Reason.CREDENTIAL_UNAVAILABLE)
+                self._waiting.then(
+                    found, self._on_supplied, self._seam.limits.credential_timeout_s, Reason.CREDENTIAL_UNAVAILABLE
+                )
                 return
             self._keep_supply(found)
         self._send()
@@ -385,10 +337,10 @@ class Exchange:
         """Make what goes out, and write ahead if a credential goes along; then let it out."""
         request, seam = self.request, self._seam
         headers = request.headers
-        if self._body_length:
+        if self._upload.length:
             opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
             if opened:  # before the credentials go in, which no inspector may see
-                self._request_filters, headers = open_filters(opened, headers, seam.limits.plugin_budget_s)
+                self._upload.filters, headers = open_filters(opened, headers, seam.limits.plugin_budget_s)
         inspected = bool(self._verdict.inspect)
         self._outgoing = make_head(request, headers, self._supplies, seam.placeholders, inspected=inspected)
         if self._supplies:
@@ -409,61 +361,31 @@ class Exchange:
             return
         headers, query = self._outgoing
         self._outgoing = _NOTHING
-        self._chunked_up = self._request_filters is not None or self._body_length == CHUNKED
-        if self._expects and not self._held_bytes:
+        upload = self._upload
+        if self._expects and not upload.held_bytes:
             headers = (*headers, (b"expect", b"100-continue"))
             loop = asyncio.get_running_loop()
             self._continue_timer = loop.call_later(CONTINUE_AFTER_S, self._continue_anyway)
         self._stage = Stage.SENDING
         self._sent = True
-        session.send_head(self, self.request, headers, query, CHUNKED if self._chunked_up else self._body_length)
-        held, self._held = self._held, []
-        for piece in held:
-            self._send_body(piece)
-        # Once, if all of the body is still here.
-        self._repeatable = self._body_done and not self._repeatable and self.request.method in _REPEATABLE
-        if self._repeatable:
-            self._held = held
-        if self._body_done:
-            self._end_body()
+        session.send_head(self, self.request, headers, query, upload.framing)
+        upload.let_out(session, self._seam.placeholders, repeatable=self.request.method in _REPEATABLE)
         session.flush()
-        if not self._body_done:
+        if not upload.done:
             self._guest.resume_body()
 
-    def _stage_again(self) -> None:
+    def _stage_again(self, *, fresh: bool = True) -> None:
         """The session died before anything was sent on it, or nothing of an answer came: take another one."""
         session, self._session = self._session, None
         if session is not None:
             session.release(reusable=False)
         self._stage = Stage.WAITING
-        self._request_filters = None
-        self.guarded(self._acquire)
-
-    def _send_body(self, data: bytes) -> None:
-        session = self._session
-        if session is None:
-            return
-        if self._request_filters is not None:
-            data = self._request_filters.feed(data)
-        if data:
-            session.send_data(data)
-
-    def _end_body(self) -> None:
-        session = self._session
-        if session is None:
-            return
-        if self._request_filters is not None:
-            rest = self._request_filters.finish()
-            if rest:
-                session.send_data(rest)
-        if self._body_length or self._chunked_up:
-            if self._seam.placeholders.left_over(self._trailers) is not None:
-                raise CredentialError("a placeholder stands in the trailers", reason=Reason.PLACEHOLDER_MISPLACED)
-            session.send_end(self._trailers)
+        self._upload.filters = None
+        self.guarded(lambda: self._acquire(fresh=fresh))
 
     def _continue_anyway(self) -> None:
         self._continue_timer = None
-        if self._stage is Stage.SENDING and not self._body_done:
+        if self._stage is Stage.SENDING and not self._upload.done:
             self._guest.send_continue()
 
     def _stop_continue_timer(self) -> None:
@@ -477,7 +399,7 @@ class Exchange:
         """A 1xx response. 103 may repeat what was sent, so it does not go on where a credential went along."""
         if head.status == 100:
             self._stop_continue_timer()
-            if self._expects and not self._body_done:
+            if self._expects and not self._upload.done:
                 self._guest.send_continue()
         elif head.status == 103 and not self._supplies and not self._verdict.inspect:
             self._guest.send_informational(103, head.headers)
@@ -487,6 +409,7 @@ class Exchange:
     def on_head(self, head: ResponseHead) -> None:
         """The final response begins."""
         self._stop_continue_timer()
+        self._upload.forget()
         self._stage = Stage.RESPONDING
         self._first_byte_ms = (monotonic() - self._started) * 1000
         secrets: tuple[tuple[str, bytes], ...] = ()
@@ -520,7 +443,10 @@ class Exchange:
         if session is None or self._stage is Stage.DONE:
             return
         session.release(reusable=False)
-        if self._repeatable and session.reused and self._stage is Stage.SENDING:
+        closed = error.reason is Reason.UPSTREAM_CLOSED and not session.answered
+        if isinstance(error, NotProcessed) and self._upload.kept and self._stage is Stage.SENDING:
+            self._stage_again(fresh=False)
+        elif self._upload.repeatable and session.waited and closed and self._stage is Stage.SENDING:
             # The upstream closed an idle connection just as we used it (RFC 9112 9.3.1): once more, on a fresh one.
             self._stage_again()
         else:
@@ -538,7 +464,7 @@ class Exchange:
 
     def upstream_writable(self, writable: bool) -> None:
         """The upstream takes no more, or takes more again: so does the guest's body."""
-        if self._body_done:
+        if self._upload.done:
             return
         if writable:
             self._guest.resume_body()
@@ -576,25 +502,19 @@ class Exchange:
             return True
         self._take_back()
         self.guarded(lambda: self._follow(verdict))
-        if not self._body_done and self._stage == Stage.GATHERING:
+        if not self._upload.done and self._stage == Stage.GATHERING:
             self._guest.resume_body()
         return False
 
     def _take_back(self) -> None:
         """Undo what was prepared and not sent: it belongs to the generation before."""
-        self._cancel_task()
+        self._waiting.cancel()
         session, self._session = self._session, None
         if session is not None:
             session.release(reusable=True)
         self._session_facts = None
         self._supplies, self._to_supply, self._outgoing = [], (), _NOTHING
-        self._request_filters = None
-
-    def _cancel_task(self) -> None:
-        if self._task is not None:
-            # Not at once: a task that is cancelled before its first step never runs what it was given to clean up.
-            asyncio.get_running_loop().call_soon(self._task.cancel)
-            self._task = None
+        self._upload.filters = None
 
     # -- ways out ----------------------------------------------------------------------------------------------------
 
@@ -637,8 +557,8 @@ class Exchange:
             answer.close()
             if answer.begun:
                 self._status = answer.status
-        self._cancel_task()
-        self._held = []
+        self._waiting.cancel()
+        self._upload.held = []
         denied = self._decision is Decision.DENY
         seam = self._seam
         seam.ended(self)
@@ -647,7 +567,7 @@ class Exchange:
         try:
             seam.record(self._record(AuditKind.REQUEST, outcome), denied=denied)
             if session is not None:
-                session.release(reusable=not self._sent or (outcome is Outcome.COMPLETE and self._body_done))
+                session.release(reusable=not self._sent or (outcome is Outcome.COMPLETE and self._upload.done))
         finally:
             # Whatever fails here, the guest's connection must not wait for an exchange that is over.
             self._guest.finished()
@@ -674,7 +594,7 @@ class Exchange:
             credentials=tuple([supply.credential for supply in self._supplies]),
             upstream=self._session_facts,
             status=self._status,
-            bytes=AuditBytes(self._request_bytes, sent_bytes) if terminal else None,
+            bytes=AuditBytes(self._upload.body_bytes, sent_bytes) if terminal else None,
             duration_ms=(monotonic() - self._started) * 1000 if terminal else None,
             first_byte_ms=self._first_byte_ms,
             outcome=outcome,

@@ -1,0 +1,127 @@
+"""The way up of one exchange: the request's body, from the guest to the session, held where it has to wait.
+
+Owned by an exchange, fed by it with what the guest's side read. Before the request may leave, pieces are held: up to a
+little while a session is opened, up to a limit where rules look into the body. The counterpart of `seamgate.answer`.
+"""
+
+from __future__ import annotations
+
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.errors import CredentialError, Reason
+from seamgate.filters import Filters
+from seamgate.headers import Headers
+from seamgate.protocol.coding import UndecodableError, open_decoder
+from seamgate.protocol.heads import CHUNKED
+from seamgate.sides import UpstreamSide
+
+
+MOST_TRIES = 4
+"""How often a request is sent that upstreams refuse before they look at it."""
+
+
+class Upload:
+    """One request's body. State: `held` is what came and was not sent; `done` once all of it came.
+
+    Attributes:
+        length: as the head framed it: bytes, or CHUNKED; 0: there is none.
+        body_bytes: how much came, without framing.
+        filters: request inspectors, or None.
+        kept: whether all of it is still held after it was sent, so that it can be sent again.
+        repeatable: whether it may be, although the upstream may have looked at it.
+    """
+
+    __slots__ = (
+        "_tries",
+        "body_bytes",
+        "done",
+        "filters",
+        "held",
+        "held_bytes",
+        "kept",
+        "length",
+        "repeatable",
+        "trailers",
+    )
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.done = length == 0
+        self.trailers: Headers = ()
+        self.held: list[bytes] = []
+        self.held_bytes = 0
+        self.body_bytes = 0
+        self.filters: Filters | None = None
+        self.kept = False
+        self.repeatable = False
+        self._tries = 0
+
+    @property
+    def framing(self) -> int:
+        """How it goes upstream: an inspector may change its length."""
+        return self.length if self.filters is None else CHUNKED
+
+    def hold(self, data: bytes) -> None:
+        """Keep a piece until it may leave."""
+        self.held.append(data)
+        self.held_bytes += len(data)
+
+    def decoded(self, content_encoding: bytes | None, limit_bytes: int) -> bytes:
+        """Return all that is held, without its content coding.
+
+        Raises:
+            UndecodableError: the coding is unknown, broken, or a bomb.
+        """
+        raw = b"".join(self.held)
+        decoder = open_decoder(content_encoding)
+        if decoder is None:
+            return raw
+        plain = decoder.feed(raw) + decoder.finish()
+        if len(plain) > limit_bytes:
+            raise UndecodableError("the decoded body is too long to be judged")
+        return plain
+
+    def let_out(self, session: UpstreamSide, placeholders: PlaceholderIndex, *, repeatable: bool) -> None:
+        """Send what is held; keep it while it may have to be sent again, if all of it is here.
+
+        Args:
+            session: where to.
+            placeholders: none may be left in the trailers.
+            repeatable: whether the method permits to send it again although it may have been looked at: once.
+
+        Raises:
+            SeamgateError: an inspector refuses it, or a placeholder stands in the trailers.
+        """
+        held, self.held = self.held, []
+        for piece in held:
+            self.send(session, piece)
+        self._tries += 1
+        self.repeatable = repeatable and self.done and self._tries == 1
+        self.kept = self.done and self._tries < MOST_TRIES
+        if self.kept:
+            self.held = held
+        if self.done:
+            self.finish(session, placeholders)
+
+    def forget(self) -> None:
+        """An answer came: it is never sent again."""
+        self.kept = self.repeatable = False
+        self.held = []
+
+    def send(self, session: UpstreamSide, data: bytes) -> None:
+        """Send a piece, through the inspectors."""
+        if self.filters is not None:
+            data = self.filters.feed(data)
+        if data:
+            session.send_data(data)
+
+    def finish(self, session: UpstreamSide, placeholders: PlaceholderIndex) -> None:
+        """End the body; one that there is not has no end."""
+        if not self.length:
+            return
+        if self.filters is not None:
+            rest = self.filters.finish()
+            if rest:
+                session.send_data(rest)
+        if self.trailers and placeholders.left_over(self.trailers) is not None:
+            raise CredentialError("a placeholder stands in the trailers", reason=Reason.PLACEHOLDER_MISPLACED)
+        session.send_end(self.trailers)
