@@ -16,11 +16,8 @@ from seamgate.errors import PrerequisiteMissing
 from seamgate.flow import Isolation
 from seamgate.gateway import Gateway
 
-_NO_KVM = (
-    "--isolation kvm: guests in microVMs are not part of this version; use --isolation netns, or --isolation proxy, "
-    "which does not hold a program that ignores the proxy variables"
-)
-_NOT_HELD = "a program that ignores the proxy variables is not held"
+_NO_KVM = "--isolation kvm: guests in microVMs are not part of this version; use --isolation netns"
+_PROXY = "--isolation proxy, which does not hold a program that ignores the proxy variables"
 
 
 class Run(msgspec.Struct, frozen=True, eq=False):
@@ -48,8 +45,11 @@ async def run_isolated(run: Run, isolation: str, say: Callable[[str], None]) -> 
             return await _in_namespace(run, say if isolation == "auto" else _say_nothing)
         except PrerequisiteMissing as missing:
             if isolation != "auto":
-                raise
-            say(f"isolation proxy: {_NOT_HELD}. The stronger one is not to be had: {missing.message}")
+                raise PrerequisiteMissing(f"--isolation netns: {missing.message}, or use {_PROXY}") from missing
+            say(
+                "isolation proxy: a program that ignores the proxy variables is not held. Why not netns: "
+                f"{missing.message}"
+            )
     return await _behind_proxy(run)
 
 

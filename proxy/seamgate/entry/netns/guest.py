@@ -28,7 +28,7 @@ from seamgate.entry.netns.names import NameTable
 from seamgate.entry.netns.refusals import PacketLog, Refusals, SocketReports
 from seamgate.entry.netns.transparent import Redirected, RedirectedStream
 from seamgate.entry.tunnel import ConnectHandler
-from seamgate.errors import PrerequisiteMissing
+from seamgate.errors import PrerequisiteMissing, SeamgateError
 from seamgate.flow import Guest, Isolation, Target
 from seamgate.gateway import Gateway
 from seamgate.tasks import spawn
@@ -86,12 +86,14 @@ class NetnsGuest:
         self._channel: socket.socket | None = None
         self._reader: control.Reader | None = None
         self._error: Exception | None = None
+        self._begun = False
 
     async def run(self, command: Sequence[str], environment: Mapping[str, str], runner: Runner) -> int:
         """Run a program as the guest and return its exit code.
 
         Raises:
             PrerequisiteMissing: this machine does not permit it; the message says which part.
+            SeamgateError: the launcher failed.
             OSError: the launcher could not be started.
         """
         ours, theirs = socket.socketpair()
@@ -116,6 +118,8 @@ class NetnsGuest:
         finally:
             theirs.close()
             self._close()
+        if self._error is None and not self._begun:
+            self._error = SeamgateError(f"the launcher of the guest ended with code {code} before the program began")
         if self._error is not None:
             raise self._error
         return code
@@ -152,10 +156,7 @@ class NetnsGuest:
             (descriptor,) = descriptors
             self._closers.append(SocketReports(descriptor, self._refusals).close)
         elif "error" in message:
-            self._error = PrerequisiteMissing(
-                f"--isolation netns: {message['error']}; `seamgate doctor` says what to do, or use --isolation proxy, "
-                "which does not hold a program that ignores the proxy variables"
-            )
+            self._error = PrerequisiteMissing(f"{message['error']}; `seamgate doctor` says what to do")
 
     async def _serve(self, sockets: dict[str, socket.socket]) -> None:
         """Serve everything, then let the guest begin."""
@@ -178,6 +179,7 @@ class NetnsGuest:
         self._closers.append(PacketLog(sockets["refused"], self._refusals, self._names.name_of).close)
         if self._on_ready is not None:
             self._on_ready()
+        self._begun = True
         await self._send(control.encode({"go": True}))
 
     async def _accept(self, listener: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:

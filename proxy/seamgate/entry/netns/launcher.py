@@ -64,6 +64,7 @@ def main() -> None:
 
 def _prepare(order: Order, channel: socket.socket) -> bool:
     """Make the namespaces and hand the sockets over; return whether there is a process namespace."""
+    namespace.check_machine()
     paths = mounts.socket_paths(_read(Path("/proc/net/unix")))
     has_processes = namespace.may_show_processes()
     namespace.enter(processes=has_processes)

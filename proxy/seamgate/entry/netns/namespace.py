@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 from seamgate.entry.netns import mounts, ruleset, system
+from seamgate.entry.netns.confine import ARCHITECTURES
 from seamgate.entry.netns.layout import (
     BASE_URL_PORT,
     DNS_PORT,
@@ -34,10 +35,21 @@ _SANDBOX = system.NEW_USER | system.NEW_MOUNTS | system.NEW_NETWORK | system.NEW
 
 
 class StepFailed(Exception):
-    """A step could not be done: what it was, in words, and the kernel's error."""
+    """A step could not be done: what it was, in words, and the kernel's error where it is that."""
 
-    def __init__(self, step: str, error: OSError) -> None:
-        super().__init__(f"{step}: {error.strerror or error}")
+    def __init__(self, step: str, error: OSError | None = None) -> None:
+        super().__init__(step if error is None else f"{step}: {error.strerror or error}")
+
+
+def check_machine() -> None:
+    """Check what needs no try.
+
+    Raises:
+        StepFailed: this machine's system calls are not known here.
+    """
+    machine = os.uname().machine
+    if machine not in ARCHITECTURES:
+        raise StepFailed(f"guests can be confined on {' and '.join(sorted(ARCHITECTURES))} only, this is {machine}")
 
 
 def enter(*, processes: bool) -> None:

@@ -1,0 +1,97 @@
+"""`seamgate run --isolation netns` as a user meets it: labels, journal, what is missing, and the end of the gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.cli import COMMAND_S, environment, seamgate
+
+_ASK = ("curl", "-s", "--max-time", "20", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}")
+# In a user namespace that permits no further ones, as in a container whose runtime forbids them.
+_NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" -m seamgate "$@"'
+
+
+def _policy(folder: Path, rule: str) -> Path:
+    (folder / "p.yaml").write_text(f"seamgate: 1\nrules:\n  - {rule}\n")
+    path = folder / "seamgate.yaml"
+    path.write_text(
+        "entries: {proxy: {listen: 127.0.0.1:8080}, netns: {denied_names: refused}}\n"
+        "guests: {g: {token: {env: NOT_SET_AND_NOT_NEEDED}}}\n"
+        "policies: [p.yaml]\n"
+    )
+    return path
+
+
+def _lines(journal: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+def test_labels_and_policy_hold_without_a_proxy(tmp_path: Path) -> None:
+    """The guest's labels decide, its address is judged; the journal names the isolation and verifies."""
+    rule = "{id: meta, allow: {hosts: [198.51.100.7], schemes: [http], methods: [HEAD]}, guests: {team: red}}"
+    path = _policy(tmp_path, rule)
+    for label, allowed in (("team=red", True), ("team=blue", False)):
+        journal = tmp_path / f"{label}.jsonl"
+        options = ("-c", str(path), "--isolation", "netns", "--label", label, "--audit", str(journal))
+        done = seamgate("run", *options, "--", *_ASK, "-X", "HEAD", "http://198.51.100.7/", home=tmp_path)
+        assert done.stdout == "403", done.stderr
+        (record,) = (line for line in _lines(journal) if line["kind"] == "request")
+        assert record["guest"] == {"id": "run", "labels": dict([label.split("=")]), "isolation": "netns"}
+        # Allowed by the rule, the address is still one that nothing may be sent to: nothing is dialled by this test.
+        assert record["reason"] == ("address_forbidden" if allowed else "no_rule_matched")
+        assert seamgate("audit", "verify", str(journal), home=tmp_path).returncode == 0
+
+
+def test_what_the_machine_forbids_is_named(tmp_path: Path) -> None:
+    """Exit code 3 and no run at all, where it was asked for by name; auto says what it takes instead, and why."""
+    command = ("unshare", "-Ur", "sh", "-c", _NO_NAMESPACES, sys.executable, "run")
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *options, "--", "echo", "ran"],
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+
+    done = run("--isolation", "netns")
+    assert (done.returncode, done.stdout) == (3, ""), done
+    assert "--isolation netns: user and network namespaces can't be made: " in done.stderr
+    assert "seamgate doctor" in done.stderr
+    done = run("--summary")
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done
+    assert "isolation proxy: a program that ignores the proxy variables is not held. Why not netns: " in done.stderr
+
+
+def test_a_guest_ends_with_its_gateway(tmp_path: Path) -> None:
+    """Killed without a chance to clean up: nothing of the guest goes on without the gateway."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "seamgate", "run", "--isolation", "netns", "--", "sh", "-c", "echo up; sleep 600"],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "up\n"
+    program.kill()
+    assert program.stdout.read() == ""  # the end comes once nobody holds the other side any more
+    program.wait(timeout=COMMAND_S)
+    program.stdout.close()
+
+
+def test_secrets_are_hidden_and_the_ca_is_not(tmp_path: Path) -> None:
+    """A guest of the same user finds the CA's certificate, but neither its key nor the journal."""
+    journal = tmp_path / "run.jsonl"
+    ca = tmp_path / ".local/share/seamgate/ca"
+    code = f"wc -c < {ca}/ca.key; wc -c < {journal}; grep -c BEGIN.CERTIFICATE {ca}/ca.pem; echo x >> {journal}"
+    options = ("--isolation", "netns", "--audit", str(journal))
+    done = seamgate("run", *options, "--", "sh", "-c", code, home=tmp_path)
+    assert done.stdout.split() == ["0", "0", "1"], done
+    assert os.stat(ca / "ca.key").st_size > 0
+    assert seamgate("audit", "verify", str(journal), home=tmp_path).returncode == 0
