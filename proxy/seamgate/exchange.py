@@ -109,7 +109,7 @@ class Exchange:
         self._answer: Answer | None = None
         self._status = 0
         self._first_byte_ms: float | None = None
-        self._waiting = Waiting(f"exchange {request.id}", self.refuse)
+        self._waiting = Waiting(f"exchange {request.id}", self.guarded, self.refuse)
         self._continue_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -260,7 +260,7 @@ class Exchange:
             self._resolved(Resolution(target.host, (target.host,), 0.0))
         else:
             found = self._pipeline.resolve_name(target.host, self._steps)
-            self._waiting.then(found, self._on_resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)
+            self._waiting.then(found, self._resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)
 
     def _resolved(self, resolution: Resolution | None) -> None:
         """Check every address, then take a session to one of them."""
@@ -271,15 +271,6 @@ class Exchange:
         permit = self._seam.permit | compile_permit(named) if named else self._seam.permit
         self._addresses = check_destination(resolution.addresses, target.port, permit, self._seam.own, name=target.host)
         self._acquire()
-
-    def _on_resolved(self, resolution: Resolution | None) -> None:
-        self.guarded(lambda: self._resolved(resolution))
-
-    def _on_session(self, session: UpstreamSide) -> None:
-        self.guarded(lambda: self._got_session(session))
-
-    def _on_supplied(self, supply: Supply | None) -> None:
-        self.guarded(lambda: self._supplied(supply))
 
     def guarded(self, step: Callable[[], None]) -> None:
         """Run a step; whatever goes wrong in it ends the exchange, closed."""
@@ -297,7 +288,7 @@ class Exchange:
         found = self._seam.pool.acquire(
             self.request.target, self._addresses, self.request.guest, self._pipeline.generation, fresh=fresh
         )
-        self._waiting.then(found, self._on_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
+        self._waiting.then(found, self._got_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
 
     def _got_session(self, session: UpstreamSide) -> None:
         self._session = session
@@ -315,7 +306,7 @@ class Exchange:
             found = self._pipeline.supply_credential(self.request, name, self._steps)
             if found is not None and not isinstance(found, Supply):
                 self._waiting.then(
-                    found, self._on_supplied, self._seam.limits.credential_timeout_s, Reason.CREDENTIAL_UNAVAILABLE
+                    found, self._supplied, self._seam.limits.credential_timeout_s, Reason.CREDENTIAL_UNAVAILABLE
                 )
                 return
             self._keep_supply(found)

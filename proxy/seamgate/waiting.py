@@ -25,10 +25,13 @@ _AT_HAND: Final = (Resolution, Supply, *_LENT)
 class Waiting:
     """The one thing that is waited for. State: `_turn` rises with each, so that a late one knows that it is late."""
 
-    __slots__ = ("_name", "_on_failure", "_task", "_turn")
+    __slots__ = ("_guarded", "_name", "_on_failure", "_task", "_turn")
 
-    def __init__(self, name: str, on_failure: Callable[[Verdict], None]) -> None:
+    def __init__(
+        self, name: str, guarded: Callable[[Callable[[], None]], None], on_failure: Callable[[Verdict], None]
+    ) -> None:
         self._name = name
+        self._guarded = guarded
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
@@ -67,6 +70,6 @@ class Waiting:
             return
         self._task = None
         if failure is None:
-            go_on(value)
+            self._guarded(lambda: go_on(value))
         else:
             self._on_failure(failure)
