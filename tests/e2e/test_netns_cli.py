@@ -37,7 +37,7 @@ def test_labels_and_policy_hold_without_a_proxy(tmp_path: Path) -> None:
     for label, allowed in (("team=red", True), ("team=blue", False)):
         journal = tmp_path / f"{label}.jsonl"
         options = ("-c", str(path), "--isolation", "netns", "--label", label, "--audit", str(journal))
-        done = seamgate("run", *options, "--", *_ASK, "-X", "HEAD", "http://198.51.100.7/", home=tmp_path)
+        done = seamgate("run", *options, "--", *_ASK, "-I", "http://198.51.100.7/", home=tmp_path)
         assert done.stdout == "403", done.stderr
         (record,) = (line for line in _lines(journal) if line["kind"] == "request")
         assert record["guest"] == {"id": "run", "labels": dict([label.split("=")]), "isolation": "netns"}

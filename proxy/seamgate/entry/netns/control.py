@@ -1,6 +1,6 @@
 """How launcher and gateway talk: lines of JSON over a unix stream, some with file descriptors. Both sides use it.
 
-gateway -> launcher    {"command": [...], "environment": {...}, "hide": [...], "parent": pid}
+gateway -> launcher    {"command": [...], "environment": {...}, "hide": [...], "trust": path, "parent": pid}
 launcher -> gateway    {"ready": [names of sockets], "processes": bool} and the sockets, or {"error": text}
 gateway -> launcher    {"go": true}
 guest -> gateway       {"reports": true} and the descriptor of its seccomp filter

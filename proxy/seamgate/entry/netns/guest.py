@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from seamgate.ca.store import CaFiles
 from seamgate.config import NetnsEntry
 from seamgate.entry.binding import ProxyBinding, RouteBinding
 from seamgate.entry.dns_service import DENIED_CODES, Datagrams, DnsService, Stream
@@ -96,6 +97,7 @@ class NetnsGuest:
             SeamgateError: the launcher failed.
             OSError: the launcher could not be started.
         """
+        bundle = CaFiles(self._gateway.ca_path.parent).bundle
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._channel, self._reader = ours, control.Reader(ours)
@@ -106,6 +108,7 @@ class NetnsGuest:
                 "command": [*command],
                 "environment": {**environment},
                 "hide": [str(path) for path in self._hide],
+                "trust": str(bundle if bundle.exists() else self._gateway.ca_path),
                 "parent": os.getpid(),
             }
         )

@@ -30,12 +30,13 @@ _FROM_KERNEL = 0x80  # SI_KERNEL: the terminal sent it, to everybody in the fore
 
 
 class Order:
-    """What the gateway wants: the program with its environment, files to hide, and the gateway's process id."""
+    """What the gateway wants: the program with its environment, files to hide, roots to trust, whose child we are."""
 
     def __init__(self, message: Mapping[str, object]) -> None:
         self.command: list[str] = message["command"]  # type: ignore[assignment]
         self.environment: dict[str, str] = message["environment"]  # type: ignore[assignment]
         self.hide: list[str] = message["hide"]  # type: ignore[assignment]
+        self.trust: str = message["trust"]  # type: ignore[assignment]
         self.parent: int = message["parent"]  # type: ignore[assignment]
 
 
@@ -77,6 +78,7 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
     try:
         mounts.keep_apart()
         mounts.name_resolver()
+        mounts.trust(order.trust)
         mounts.cover_sockets(paths)
         mounts.cover_files(order.hide)
         mounts.empty_runtime(os.geteuid(), order.environment.get("XDG_RUNTIME_DIR", ""))
