@@ -98,7 +98,7 @@ def parse_elf(path: Path, data: bytes) -> ElfFile:
         if machine != 62 or kind not in (_ET_EXEC, _ET_DYN) or phentsize != 56 or not 0 < phnum <= _MAX_HEADERS:
             raise ProgramError(f"{path} is not an x86-64 program")
         segments = tuple(_segment(data, phoff + i * 56) for i in range(phnum))
-    except struct.error as error:
+    except (struct.error, OverflowError) as error:  # headers beyond the end, or beyond every end
         raise ProgramError(f"{path} is cut short") from error
     elf = ElfFile(path, data, kind == _ET_DYN, entry, phoff, phnum, segments)
     for s in segments:

@@ -55,7 +55,7 @@ STANDARD_IMPORTS = (
 # Masks for what finds out about the processor in user space, so that a template depends on x86-64-v2 and no more.
 _PORTABLE = {
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512BW,-AVX512VL,-AVX512DQ,-AVX512CD,-ERMS,-FSRM,-RTM,"
-    "-BMI1,-BMI2,-LZCNT,-FMA",
+    "-BMI1,-BMI2,-LZCNT,-FMA,-XSAVEC",
     "OPENSSL_ia32cap": "~0x1000000000000000:~0xffffffff",
 }
 _RESOLVER = b"nameserver 10.0.2.3\noptions single-request timeout:5 attempts:2\n"
@@ -184,6 +184,7 @@ def base_environment() -> dict[str, str]:
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "TMPDIR": "/tmp",  # noqa: S108
         "PYTHONDONTWRITEBYTECODE": "1",
+        "LD_BIND_NOW": "1",  # what the loader would write later, every guest would write for itself
         "MALLOC_ARENA_MAX": "1",
     }
 
@@ -205,7 +206,7 @@ def build(
     path = path_of(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     interpreter = find_interpreter(venv)
-    for first in _SIZES:
+    for first in _SIZES if not imports else _SIZES[2:]:  # to try in vain costs seconds
         meta = _build(host, name, interpreter, imports, portable, first, output)
         if meta is not None:
             return meta

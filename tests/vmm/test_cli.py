@@ -1,0 +1,78 @@
+"""`seamgate vm`: every answer is a line a person can act on, and an exit code a script can."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from seamgate_vmm import template as templates
+from seamgate_vmm.bench import histogram_svg, histogram_text, percentile
+from seamgate_vmm.cli import vm
+from seamgate_vmm.host import Host
+from seamgate_vmm.snapshot import Loaded
+
+
+def test_nothing_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without templates the list says how to make one; a missing one is exit code 2 and names those that exist."""
+    monkeypatch.setenv("SEAMGATE_TEMPLATES", str(tmp_path))
+    result = CliRunner().invoke(vm, ["template", "list"])
+    assert result.exit_code == 0
+    assert "template build" in result.output
+    result = CliRunner().invoke(vm, ["template", "inspect", "nope"])
+    assert result.exit_code == 2
+    assert "there are: none yet" in result.output
+    for name in ("../x", "a/b", "", ".hidden"):
+        assert CliRunner().invoke(vm, ["template", "inspect", name]).exit_code == 2
+
+
+def test_a_damaged_template_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """inspect of a file that is no template says so, with what to do, exit code 2."""
+    monkeypatch.setenv("SEAMGATE_TEMPLATES", str(tmp_path))
+    (tmp_path / "bad.sgt").write_bytes(b"x" * 5000)
+    result = CliRunner().invoke(vm, ["template", "inspect", "bad"])
+    assert result.exit_code == 2
+    assert "not a template; build it again" in result.output
+
+
+@pytest.mark.kvm
+def test_build_list_inspect_verify(host: Host, template: Loaded, tmp_path: Path) -> None:
+    """A built template is listed, described, and verified; a byte changed afterwards makes verify say no."""
+    assert template.meta.name == "test"
+    run = CliRunner().invoke
+    listed = json.loads(run(vm, ["template", "list", "--json"]).output)
+    assert "test" in [entry["name"] for entry in listed]
+    assert json.loads(run(vm, ["template", "inspect", "test", "--json"]).output)["name"] == "test"
+    assert run(vm, ["template", "verify", "test"]).exit_code == 0
+    copy = templates.path_of("copy")
+    raw = bytearray(templates.path_of("test").read_bytes())
+    raw[-100] ^= 1
+    copy.write_bytes(raw)
+    result = run(vm, ["template", "verify", "copy"])
+    copy.unlink()
+    assert result.exit_code == 1
+    assert "damaged" in result.output
+
+
+@pytest.mark.kvm
+def test_pool_and_bench(host: Host, template: Loaded, tmp_path: Path) -> None:
+    """pool and bench run guests, check every result, and print their numbers, as JSON too."""
+    assert template.meta.name == "test"
+    result = CliRunner().invoke(vm, ["pool", "--template", "test", "--guests", "3", "--json"])
+    assert json.loads(result.output)["right"] == 3
+    svg = tmp_path / "h.svg"
+    command = ["bench", "--template", "test", "--guests", "4", "--calls", "2", "--svg", str(svg)]
+    result = CliRunner().invoke(vm, command)
+    assert result.exit_code == 0, result.output
+    assert "4 of 4" in result.output
+    assert svg.read_text().startswith("<svg")
+
+
+def test_histograms() -> None:
+    """A histogram counts every value once, also those over the last border."""
+    values = [0.5, 1.5, 3, 3, 1e9]
+    assert sum(int(line.split("ms")[1].split()[0]) for line in histogram_text(values) if " - " in line) == 4
+    assert histogram_svg(values).count("<rect") == 4
+    assert (percentile([], 0.5), percentile([3, 1, 2], 0.5), percentile([1, 2], 1.0)) == (0.0, 2, 2)

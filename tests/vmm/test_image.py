@@ -1,0 +1,110 @@
+"""The view: what a path means to a guest, links followed inside it only. Needs no KVM."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seamgate_vmm.image import Mount, View
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> tuple[View, Path]:
+    """A view of a folder with files and links, a scratch folder, and a made-up file."""
+    base, scratch, outside = tmp_path / "base", tmp_path / "scratch", tmp_path / "outside"
+    for folder in (base / "a" / "b", scratch, outside):
+        folder.mkdir(parents=True)
+    (base / "a" / "file").write_text("inside")
+    (outside / "secret").write_text("secret")
+    (base / "to-file").symlink_to("a/file")
+    (base / "to-dir").symlink_to("a")
+    (base / "out").symlink_to(outside / "secret")
+    (base / "up").symlink_to("../../../../../../../../etc/passwd")
+    (base / "loop").symlink_to("loop")
+    os.mkfifo(base / "fifo")
+    view = View([Mount("/base", str(base)), Mount("/tmp", str(scratch), True)], {"/etc/hosts": b"hosts\n"})
+    return view, tmp_path
+
+
+def _open(view: View, path: str, flags: int = os.O_RDONLY) -> bytes | int:
+    """Return what a guest reads, or the errno."""
+    try:
+        fd = view.open(view.find(path, "/"), flags, 0o600)
+    except OSError as error:
+        return error.errno or -1
+    try:
+        return os.pread(fd, 100, 0) if not flags & os.O_WRONLY else b""
+    finally:
+        os.close(fd)
+
+
+def test_links_are_followed_inside(tree: tuple[View, Path]) -> None:
+    """A link inside the view works, over folders too; dots are as everywhere."""
+    view, _ = tree
+    for path in ("/base/a/file", "/base/to-file", "/base/to-dir/file", "/base/a/b/../file", "//base/./a//file"):
+        assert _open(view, path) == b"inside", path
+
+
+@pytest.mark.parametrize("path", ["/base/out", "/base/up", "/base/../etc/passwd", "/etc/passwd", "/../../etc/shadow"])
+def test_nothing_outside_is_there(tree: tuple[View, Path], path: str) -> None:
+    """Where a link or dots lead outside, there is nothing: the guest's root is the view."""
+    assert _open(tree[0], path) == errno.ENOENT
+
+
+def test_odd_files_are_refused(tree: tuple[View, Path]) -> None:
+    """A link to itself is ELOOP, a pipe is EACCES, a file as a folder is ENOTDIR, a NUL is EINVAL."""
+    view, _ = tree
+    assert _open(view, "/base/loop") == errno.ELOOP
+    assert _open(view, "/base/fifo") == errno.EACCES
+    assert _open(view, "/base/a/file/x") == errno.ENOTDIR
+    assert _open(view, "/base/a\0b") == errno.EINVAL
+
+
+def test_a_link_put_there_at_the_last_moment_is_not_followed(tree: tuple[View, Path]) -> None:
+    """The last step on the host never follows a link, so that one that appears after the look is refused."""
+    view, place = tree
+    found = view.find("/base/a/file", "/")
+    (place / "base" / "a" / "file").unlink()
+    (place / "base" / "a" / "file").symlink_to(place / "outside" / "secret")
+    with pytest.raises(OSError, match="symbolic links"):
+        view.open(found, os.O_RDONLY, 0)
+
+
+def test_writing_is_for_scratch(tree: tuple[View, Path]) -> None:
+    """Only scratch can be written; elsewhere it is EROFS, and what exists only in the view cannot be opened to write."""
+    view, place = tree
+    assert _open(view, "/tmp/new", os.O_CREAT | os.O_WRONLY) == b""
+    assert (place / "scratch" / "new").exists()
+    assert _open(view, "/base/new", os.O_CREAT | os.O_WRONLY) == errno.EROFS
+    assert _open(view, "/base/a/file", os.O_WRONLY) == errno.EROFS
+    assert _open(view, "/etc/hosts", os.O_WRONLY) == errno.EROFS
+
+
+def test_made_up_files_and_folders(tree: tuple[View, Path]) -> None:
+    """Made-up files read as files; folders that exist only above mounts list what is below them."""
+    view, _ = tree
+    assert _open(view, "/etc/hosts") == b"hosts\n"
+    assert [n for n, _ in view.names(view.find("/", "/"))] == ["base", "etc", "tmp"]
+    assert view.stat(view.find("/etc", "/"), follow=True).st_mode & 0o170000 == 0o040000
+    assert view.stat(view.find("/etc/hosts", "/"), follow=True).st_size == 6
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["..", ".", "", "base", "a", "b", "to-dir", "out", "up", "tmp", "file", "etc"]), max_size=12
+    )
+)
+def test_no_path_leaves_the_view(parts: list[str]) -> None:
+    """Whatever its components, a path means something in the view, or nothing."""
+    view = View([Mount("/base", "/nonexistent-base"), Mount("/tmp", "/nonexistent-scratch", True)], {})
+    found = view.find("/" + "/".join(parts), "/")
+    assert ".." not in found.path.split("/")
+    if found.host is not None:
+        assert found.host.startswith(("/nonexistent-base", "/nonexistent-scratch"))
+        assert ".." not in found.host.split("/")
