@@ -89,10 +89,9 @@ class RequestScanner:
         parts = [value for _, value in request.headers]
         parts.append(request.path.encode("ascii", "replace"))
         if request.query:
-            if "%" in request.query:
-                return True
             parts.append(request.query.encode("ascii", "replace"))
-        if "%" in request.path or self._head.search(b"\n".join(parts)) is not None:
+        head = b"\n".join(parts)
+        if b"%" in head or self._head.search(head) is not None:
             return True
         return request.body is not None and self._body_suspicious(request.body)
 
@@ -125,7 +124,7 @@ class RequestScanner:
     def _in_header(self, value: bytes) -> Iterator[Finding]:
         inside = decode_basic(value)
         if inside is None:
-            yield from self._in_text(Surface.HEADERS, [value])
+            yield from self._in_text(Surface.HEADERS, _spellings(value))
         else:
             # What base64 hides was decoded: an encoded placeholder is one that can be swapped.
             yield from self._leaks(Surface.HEADERS, [value, inside])
