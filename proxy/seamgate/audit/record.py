@@ -105,7 +105,7 @@ class AuditRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         method: as sent; "" if the head could not be parsed.
-        scheme: "http" or "https"; of what is no request (`CONNECT`, `SEND`, `SOCKET`, `RESOLVE`) the protocol or family.
+        scheme: "http" or "https"; the protocol or family of what is no request (`SEND`, `SOCKET`, `RESOLVE`).
         host: canonical; "" if there is none that can be trusted.
         port: 0 if unknown.
         path: canonical, without query.
