@@ -34,7 +34,7 @@ from seamgate.observe.admin import AdminServer
 from seamgate.pipeline import Pipeline
 from seamgate.registry import load_plugins
 from seamgate.reloading import ReloadCounts, ReloadReport, waiting_sections
-from seamgate.revocation import revoke
+from seamgate.revocation import bound_by, revoke
 from seamgate.seam import Seam
 from seamgate.streams import as_protocol
 from seamgate.upstream.addresses import OwnAddresses, compile_permit
@@ -282,6 +282,7 @@ class Gateway:
         placeholders = PlaceholderIndex(config.credentials)
         permit = compile_permit(config.permit_addresses)
         tls = UpstreamTls(config.upstream_tls, base=config.base)
+        is_bound = bound_by(config.credentials)
         # From here on nothing fails.
         pipeline.go_on_counting(seam.pipeline)
         self._generation = generation
@@ -291,7 +292,7 @@ class Gateway:
         self._watch = self._watch_files()
         seam.pool.retire(generation)
         self._tell("reload")
-        ended = revoke(seam, config.credentials)
+        ended = revoke(seam, is_bound)
         waiting = waiting_sections(self._started_with, config)
         report = ReloadReport(generation, waiting, ended.exchanges, ended.tunnels)
         self.reloads.count(report, self._clock())

@@ -6,6 +6,7 @@ Whatever can't be shown to be allowed any more is denied, as for a new request. 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -14,7 +15,7 @@ from seamgate.credentials.binding import Binding
 from seamgate.credentials.config import CredentialConfig
 from seamgate.errors import Reason, SeamgateError
 from seamgate.flow import Request, Step
-from seamgate.seam import IsBound, Seam
+from seamgate.seam import IsBound, Seam, UnderWay
 from seamgate.upstream.addresses import check_destination, compile_permit
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
@@ -28,12 +29,11 @@ class Revoked(msgspec.Struct, frozen=True):
     tunnels: int = 0
 
 
-def revoke(seam: Seam, credentials: Mapping[str, CredentialConfig]) -> Revoked:
-    """Have all that is under way judged again by the seam's present pipeline.
+def bound_by(credentials: Mapping[str, CredentialConfig]) -> IsBound:
+    """Return what tells whether a credential of this configuration may go with a request.
 
-    Args:
-        seam: with the new pipeline already in it.
-        credentials: those of the new configuration.
+    Raises:
+        ConfigError: one of them has no usable binding.
     """
     bindings = {name: Binding(name, config) for name, config in credentials.items()}
 
@@ -43,10 +43,29 @@ def revoke(seam: Seam, credentials: Mapping[str, CredentialConfig]) -> Revoked:
             return False
         return request.target.scheme == "https" or credentials[name].allow_http
 
+    return is_bound
+
+
+def revoke(seam: Seam, is_bound: IsBound) -> Revoked:
+    """Have all that is under way judged again by the seam's present pipeline.
+
+    Args:
+        seam: with the new pipeline already in it.
+        is_bound: of the new configuration, see `bound_by`.
+    """
     # Exchanges first, so that each is recorded as revoked and not as gone with its tunnel.
-    exchanges = sum([each.judge_again(is_bound) for each in list(seam.under_way)])
-    tunnels = sum([each.judge_again(is_bound) for each in list(seam.tunnels)])
+    exchanges = sum([_ended(each, is_bound) for each in list(seam.under_way)])
+    tunnels = sum([_ended(each, is_bound) for each in list(seam.tunnels)])
     return Revoked(exchanges, tunnels)
+
+
+def _ended(each: UnderWay, is_bound: IsBound) -> bool:
+    try:
+        return each.judge_again(is_bound)
+    except Exception as error:  # noqa: BLE001 - fail closed: a fault with one of them must not spare the others
+        context = {"message": f"{each!r} could not be judged again", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+        return False
 
 
 def revoked(denial: Verdict) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from seamgate import Effect, Guest, Reason, Request, Target, Verdict, allow, deny
 from seamgate.credentials.config import CredentialConfig, SourceConfig
 from seamgate.flow import Step
-from seamgate.revocation import Revoked, denial_of_sent, denial_of_unsent, revoke, revoked
+from seamgate.revocation import Revoked, bound_by, denial_of_sent, denial_of_unsent, revoke, revoked
 from seamgate.seam import IsBound
 from seamgate.upstream.addresses import OwnAddresses, compile_permit
 
@@ -131,7 +132,7 @@ def test_exchanges_are_asked_before_tunnels() -> None:
     seam = FakeSeam()
     seam.under_way = {Asked(order, "exchange", ends=True), Asked(order, "exchange", ends=False)}
     seam.tunnels = {Asked(order, "tunnel", ends=True)}
-    assert revoke(seam, {}) == Revoked(1, 1)  # type: ignore[arg-type]
+    assert revoke(seam, bound_by({})) == Revoked(1, 1)  # type: ignore[arg-type]
     assert order == ["exchange", "exchange", "tunnel"]
 
 
@@ -155,5 +156,24 @@ def test_bound_means_what_it_means_for_new_requests(
     asked = Asked([], "exchange", ends=False, request=request)
     seam = FakeSeam()
     seam.under_way = {asked}
-    revoke(seam, credentials)  # type: ignore[arg-type]
+    revoke(seam, bound_by(credentials))  # type: ignore[arg-type]
     assert asked.bound == {"key": bound, "gone": False}
+
+
+class Broken(Asked):
+    """Something that fails when it is asked."""
+
+    def judge_again(self, is_bound: IsBound) -> bool:
+        """Fail."""
+        raise RuntimeError("a fault")
+
+
+async def test_a_fault_with_one_spares_no_other() -> None:
+    """Whatever one of them raises is reported, and the rest is judged all the same."""
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
+    order: list[str] = []
+    seam = FakeSeam()
+    seam.under_way = {Broken(order, "broken", ends=True), *(Asked(order, "sound", ends=True) for _ in range(3))}
+    assert revoke(seam, bound_by({})) == Revoked(3, 0)  # type: ignore[arg-type]
+    assert (order, told) == (["sound"] * 3, ["a fault"])

@@ -6,7 +6,10 @@ one that merely denies what its policy denies is ready.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,20 +57,41 @@ def loaded_policies(pipeline: Pipeline) -> tuple[Any, ...]:
     return ()
 
 
+class Expiries(msgspec.Struct, frozen=True):
+    """When the rules of a pipeline expire: worked out once, since there may be 100,000 of them.
+
+    Attributes:
+        rules: how many there are.
+        at: when those expire that do, sorted.
+        allows_until: when the last one that allows anything expires; 0 if none allows.
+    """
+
+    rules: int
+    at: tuple[float, ...]
+    allows_until: float
+
+
 def rule_counts(pipeline: Pipeline, now: float) -> tuple[int, int]:
     """Return how many rules are in force, and how many have expired."""
-    expired = [rule.expires_at <= now for policy in loaded_policies(pipeline) for rule in policy.rules]
-    return len(expired) - sum(expired), sum(expired)
+    found = _expiries(pipeline)
+    expired = bisect_right(found.at, now)
+    return found.rules - expired, expired
 
 
 def next_expiry(pipeline: Pipeline, now: float) -> float | None:
     """Return the Unix time at which the next rule expires, or None."""
-    times = (rule.expires_at for policy in loaded_policies(pipeline) for rule in policy.rules)
-    following = min((at for at in times if at > now), default=float("inf"))
-    return following if following != float("inf") else None
+    at = _expiries(pipeline).at
+    place = bisect_right(at, now)
+    return at[place] if place < len(at) else None
 
 
 def _nothing_allowed(pipeline: Pipeline, now: float) -> bool:
     """Whether there are allowing rules, and all have expired. A policy that never allowed anything means that."""
-    allows = [rule for policy in loaded_policies(pipeline) for rule in policy.rules if rule.allows]
-    return bool(allows) and all(rule.expires_at <= now for rule in allows)
+    return 0 < _expiries(pipeline).allows_until <= now
+
+
+@lru_cache(maxsize=1)
+def _expiries(pipeline: Pipeline) -> Expiries:
+    rules = [rule for policy in loaded_policies(pipeline) for rule in policy.rules]
+    at = sorted([rule.expires_at for rule in rules if rule.expires_at != math.inf])
+    return Expiries(len(rules), tuple(at), max([rule.expires_at for rule in rules if rule.allows], default=0.0))
