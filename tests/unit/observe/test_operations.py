@@ -76,7 +76,7 @@ def test_what_a_reload_takes_over_is_what_is_said() -> None:
     taken = re.search(r"^Taken over: (.*?)Everything else \((.*?)\)", PAGE, re.MULTILINE | re.DOTALL)
     assert taken is not None
     sections = set(Config.__struct_fields__) - {"source", "base"}
-    names = [set(re.findall(r"`([a-z_]+)`", part)) for part in taken.groups()]
+    names = [set(re.findall(r"`([a-z0-9_]+)`", part)) for part in taken.groups()]
     assert names[0] & sections == sections & TAKEN_OVER
     assert names[1] == sections - TAKEN_OVER
 
