@@ -346,6 +346,23 @@ async def test_an_upstream_that_closes_every_connection_at_once(credential: bool
         await lab.audited("GET /x allow upstream_closed 502 failed")
 
 
+async def test_an_upstream_that_closes_whenever_a_credential_is_fetched() -> None:
+    """Sessions that die before anything is sent are replaced a bounded number of times."""
+
+    class Key(SlowKey):
+        async def _answer(self, credential: str) -> Supply:
+            lab.upstream.lines[-1].close()
+            await lab.until(lambda: lab.gateway.seam.pool.counts == (0, 0, 0))
+            self.go.set()
+            return await super()._answer(credential)
+
+    async with Lab(RawUpstream(silent), rules=[WITH_KEY], secrets_first=[("slow", Key())]) as lab:
+        assert (await (await lab.tunnel()).ask("GET", "/x")).reason == "upstream_closed"
+        assert 1 < len(lab.upstream.lines) < 6
+        assert lab.upstream.received == b""
+        await lab.audited("GET /x allow upstream_closed 502 failed")
+
+
 # -- an upstream that can't be reached, or is silent -------------------------------------------------------------------
 
 
