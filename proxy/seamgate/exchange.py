@@ -33,7 +33,15 @@ from seamgate.audit.record import (
     guest_part,
     request_part,
 )
-from seamgate.errors import Blame, NotProcessed, Reason, ResolveFailed, SeamgateError, UpstreamProtocolError
+from seamgate.errors import (
+    Blame,
+    NotProcessed,
+    Reason,
+    ResolveFailed,
+    SeamgateError,
+    UpstreamError,
+    UpstreamProtocolError,
+)
 from seamgate.filters import open_filters
 from seamgate.flow import (
     BodyState,
@@ -60,6 +68,8 @@ HELD_BYTES: Final = 65536
 CONTINUE_AFTER_S: Final = 1.0
 """An upstream that says nothing to Expect gets the body after this time (RFC 9110 10.1.1; curl waits as long)."""
 _NOTHING: Final[tuple[Headers, str | None]] = ((), None)
+MOST_SESSIONS_LOST: Final = 3
+"""How many sessions may die under one request before anything of an answer came."""
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
 
@@ -80,8 +90,8 @@ class Exchange:
 
     __slots__ = (
         "_addresses", "_answer", "_continue_timer", "_ending", "_entry", "_expects", "_first_byte_ms", "_guest",
-        "_outgoing", "_pipeline", "_seam", "_sent", "_session", "_session_facts", "_stage", "_started", "_status",
-        "_steps", "_supplies", "_to_supply", "_upload", "_verdict", "_waiting", "request",
+        "_outgoing", "_pipeline", "_seam", "_sent", "_session", "_session_facts", "_sessions_lost", "_stage",
+        "_started", "_status", "_steps", "_supplies", "_to_supply", "_upload", "_verdict", "_waiting", "request",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +116,7 @@ class Exchange:
         self._session_facts: AuditUpstream | None = None
         self._ending: Verdict | None = None
         self._sent = False
+        self._sessions_lost = 0
         self._answer: Answer | None = None
         self._status = 0
         self._first_byte_ms: float | None = None
@@ -370,6 +381,10 @@ class Exchange:
         session, self._session = self._session, None
         if session is not None:
             session.release(reusable=False)
+        self._sessions_lost += 1
+        if self._sessions_lost > MOST_SESSIONS_LOST:
+            self.fail(UpstreamError("the upstream closes each connection", reason=Reason.UPSTREAM_CLOSED))
+            return
         self._stage = Stage.WAITING
         self._upload.filters = None
         self.guarded(lambda: self._acquire(fresh=fresh))
