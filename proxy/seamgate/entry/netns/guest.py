@@ -27,7 +27,8 @@ from seamgate.entry.netns import control
 from seamgate.entry.netns.layout import BASE_URL_PORT, LOOPBACK, PROXY_PORT
 from seamgate.entry.netns.names import NameTable
 from seamgate.entry.netns.refusals import PacketLog, Refusals, SocketReports
-from seamgate.entry.netns.transparent import Redirected, RedirectedStream
+from seamgate.entry.netns.transparent import RedirectedStream
+from seamgate.entry.opaque import OpaqueStreams
 from seamgate.entry.tunnel import ConnectHandler
 from seamgate.errors import PrerequisiteMissing, SeamgateError
 from seamgate.flow import Guest, Isolation, Target
@@ -80,9 +81,7 @@ class NetnsGuest:
         seam = gateway.seam
         self._refusals = Refusals(seam, guest, ENTRY)
         self._dns = DnsService(seam, guest, self._names, self._refusals, DENIED_CODES[entry.denied_names])
-        self._redirected = Redirected(
-            seam, gateway.authority, gateway.connections, guest, ENTRY, self._names, self._refusals
-        )
+        self._redirected = OpaqueStreams(seam, gateway.authority, gateway.connections, ENTRY)
         self._closers: list[Callable[[], None]] = []
         self._channel: socket.socket | None = None
         self._reader: control.Reader | None = None
@@ -174,7 +173,7 @@ class NetnsGuest:
             sockets["base_url"].close()
         for name in ("transparent", "transparent6"):
             if name in sockets:
-                await self._accept(sockets[name], lambda: RedirectedStream(self._redirected))
+                await self._accept(sockets[name], self._redirect)
         self._closers.append(self._redirected.close)
         await self._accept(sockets["dns_tcp"], lambda: Stream(self._dns))
         datagrams, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self._dns), sock=sockets["dns"])
@@ -184,6 +183,9 @@ class NetnsGuest:
             self._on_ready()
         self._begun = True
         await self._send(control.encode({"go": True}))
+
+    def _redirect(self) -> RedirectedStream:
+        return RedirectedStream(self._redirected, self._guest, self._names, self._refusals)
 
     async def _accept(self, listener: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
         server = await asyncio.get_running_loop().create_server(factory, sock=listener)

@@ -22,10 +22,11 @@ from typing import Final
 import msgspec
 
 from seamgate.address import address_text
-from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
+from seamgate.audit.record import AuditRequest
 from seamgate.entry.netns.confine import AF_INET, AF_INET6
 from seamgate.entry.netns.netlink import attributes, messages, pack
 from seamgate.entry.netns.ruleset import ask_refused, read_refused
+from seamgate.entry.refused import record_refusal
 from seamgate.errors import Reason
 from seamgate.flow import Guest
 from seamgate.seam import Seam
@@ -95,26 +96,7 @@ class Refusals:
                 self._tell(what, count.verdict, count.times)
 
     def _tell(self, what: AuditRequest, verdict: Verdict, times: int) -> None:
-        seam = self._seam
-        seam.requests_total += 1
-        seam.denied_total += 1
-        ours = verdict.reason is not Reason.RESOLVE_FAILED
-        message = verdict.message if times == 1 else f"{verdict.message} (refused {times} times)"
-        record = AuditRecord(
-            time=seam.clock(),
-            kind=AuditKind.CONNECT,
-            id=seam.new_id(),
-            guest=guest_part(self._guest),
-            entry=self._entry,
-            request=what,
-            verdict=Decision.DENY if ours else Decision.ALLOW,
-            reason=verdict.reason,
-            rule=verdict.rule,
-            message=message,
-            outcome=Outcome.DENIED if ours else Outcome.FAILED,
-            generation=seam.pipeline.generation,
-        )
-        seam.record(record, denied=True)
+        record_refusal(self._seam, self._guest, self._entry, what, verdict, times)
 
 
 # -- packets -----------------------------------------------------------------------------------------------------------

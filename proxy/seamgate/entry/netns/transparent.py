@@ -11,29 +11,21 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-import struct
-from typing import Any
+from typing import Any, cast
 
 from seamgate.address import address_text
 from seamgate.audit.record import AuditRequest
-from seamgate.ca.leaf import CertificateAuthority
-from seamgate.entry.binding import TunnelBinding
-from seamgate.entry.http1_guest import Connections, Http1Guest
-from seamgate.entry.netns.layout import BASE_URL_PORT, DNS_PORT, PROXY_PORT, TRANSPARENT_PORT
+from seamgate.entry.netns.layout import BASE_URL_PORT, DNS_PORT, LOOPBACK_6, PROXY_PORT, TRANSPARENT_PORT
 from seamgate.entry.netns.names import NameTable, is_stand_in
 from seamgate.entry.netns.refusals import Refusals
-from seamgate.entry.tunnel import Tunnel
+from seamgate.entry.opaque import SCHEMES, OpaqueStream, OpaqueStreams, Place, reset
 from seamgate.errors import Reason
-from seamgate.flow import Guest, Target
-from seamgate.seam import Seam
-from seamgate.streams import Transport, as_protocol
+from seamgate.flow import Guest
 from seamgate.verdict import Effect, Verdict, deny
 
 _ORIGINAL_DESTINATION = 80  # Source: linux/netfilter_ipv4.h, netfilter_ipv6/ip6_tables.h
-_TLS_HANDSHAKE = 0x16  # RFC 8446 5.1
-_SCHEMES = {443: ("https",), 80: ("http",)}
 _OWN_PORTS = frozenset({PROXY_PORT, BASE_URL_PORT, TRANSPARENT_PORT, DNS_PORT})
-_RESET = struct.pack("ii", 1, 0)
+_NOWHERE = Place("", 0, True)
 
 
 def original_destination(connection: Any) -> tuple[str, int] | None:
@@ -50,145 +42,43 @@ def original_destination(connection: Any) -> tuple[str, int] | None:
     return address_text(ipaddress.ip_address(packed)), port
 
 
-class Redirected:
-    """What the redirected connections of one guest have in common."""
-
-    def __init__(
-        self,
-        seam: Seam,
-        authority: CertificateAuthority,
-        connections: Connections,
-        guest: Guest,
-        entry: str,
-        names: NameTable,
-        refusals: Refusals,
-    ) -> None:
-        self.seam = seam
-        self.authority = authority
-        self.connections = connections
-        self.guest = guest
-        self.entry = entry
-        self.names = names
-        self.refusals = refusals
-        self.undecided: set[RedirectedStream] = set()
-
-    @property
-    def full(self) -> bool:
-        """Whether no further connection is taken."""
-        return self.connections.full or len(self.undecided) >= self.connections.most
-
-    def close(self) -> None:
-        """End the connections that have not said yet what they are."""
-        for stream in list(self.undecided):
-            stream.end(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
-
-
 class RedirectedStream(asyncio.Protocol):
-    """One connection, until it has said which protocol it speaks."""
+    """One redirected connection, until it is known where it was to go."""
 
-    def __init__(self, common: Redirected) -> None:
+    def __init__(self, common: OpaqueStreams, guest: Guest, names: NameTable, refusals: Refusals) -> None:
         self._common = common
-        self._transport: Any = None
-        self._host = ""
-        self._port = 0
-        self._is_address = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._guest = guest
+        self._names = names
+        self._refusals = refusals
+        self._place = _NOWHERE
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Find out where it was to go; reset it if nothing there may be allowed."""
-        self._transport = transport
-        common = self._common
-        common.undecided.add(self)
+        """Find out where it was to go; reset it if nothing there may be allowed, else find out what it says."""
         found = original_destination(transport.get_extra_info("socket"))
-        if common.full:
-            self.end(deny("too many connections", reason=Reason.OVERLOADED))
-        elif found is None or (found[0].startswith("127.") and found[1] in _OWN_PORTS) or found[0] == "::1":
-            self.end(deny("the port of redirected connections is not for direct use", reason=Reason.OWN_ADDRESS))
-        else:
-            self._to(*found)
+        verdict = self._judge(found)
+        if verdict is not None:
+            reset(cast("asyncio.Transport", transport))
+            self._refuse(verdict)
+            return
+        telling = self._place.port in SCHEMES
+        OpaqueStream(self._common, self._guest, self._place, telling=telling, on_refused=self._refuse).take(transport)
 
-    def _to(self, address: str, port: int) -> None:
-        common = self._common
-        name = common.names.name_of(address)
-        self._host, self._port, self._is_address = name or address, port, name is None
+    def _judge(self, found: tuple[str, int] | None) -> Verdict | None:
+        """Note the place, and return why it is refused here and now, if it is."""
+        if found is None or (found[0].startswith("127.") and found[1] in _OWN_PORTS) or found[0] == LOOPBACK_6:
+            return deny("the port of redirected connections is not for direct use", reason=Reason.OWN_ADDRESS)
+        address, port = found
+        name = self._names.name_of(address)
+        self._place = Place(name or address, port, name is None)
+        if self._common.full:
+            return deny("too many connections", reason=Reason.OVERLOADED)
         if name is None and is_stand_in(address):
-            self.end(
-                deny(f"No name was given the address {address}; resolve the name again.", reason=Reason.BAD_TARGET)
-            )
-            return
-        if port not in _SCHEMES:
-            verdicts = [
-                common.seam.pipeline.judge_connect(common.guest, self._target(scheme)) for scheme in ("https", "http")
-            ]
-            if all(verdict.effect is Effect.DENY for verdict in verdicts):
-                self.end(verdicts[0])
-                return
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(common.seam.limits.head_timeout_s, self._silent)
+            return deny(f"No name was given the address {address}; resolve the name again.", reason=Reason.BAD_TARGET)
+        if port in SCHEMES:
+            return None  # judged with the request, so that a denial can be told
+        verdict = self._common.judge(self._guest, self._place)
+        return verdict if verdict.effect is Effect.DENY else None
 
-    def _target(self, scheme: str) -> Target:
-        return Target(scheme, self._host, self._port, self._is_address)
-
-    def data_received(self, data: bytes) -> None:
-        """The first bytes: TLS or HTTP."""
-        if self not in self._common.undecided:
-            return
-        tls = data[0] == _TLS_HANDSHAKE
-        if not tls and not 0x41 <= data[0] <= 0x5A:
-            self.end(deny("What came is neither TLS nor HTTP.", reason=Reason.BAD_REQUEST))
-            return
-        self._decided()
-        if tls:
-            self._speak_tls(data)
-        else:
-            self._speak_http(data)
-
-    def _speak_tls(self, data: bytes) -> None:
-        common = self._common
-        tunnel = Tunnel(
-            common.seam, common.authority, common.connections, common.entry, common.guest, self._target("https")
-        )
-        tunnel.adopt(self._transport, data, telling=self._port in _SCHEMES)
-
-    def _speak_http(self, data: bytes) -> None:
-        common = self._common
-        binding = TunnelBinding(common.entry, common.guest, self._target("http"))
-        guest = Http1Guest(common.seam, binding, common.connections)
-        self._transport.set_protocol(as_protocol(guest))
-        guest.connection_made(self._transport)
-        guest.data_received(data)
-
-    def eof_received(self) -> bool:
-        """The guest says nothing."""
-        self._silent()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The guest is gone."""
-        self._silent()
-
-    def _silent(self) -> None:
-        self.end(deny("The connection was opened, and nothing was asked.", reason=Reason.GUEST_TIMEOUT))
-
-    def _decided(self) -> None:
-        self._common.undecided.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def end(self, verdict: Verdict) -> None:
-        """Reset the connection and tell why. Once only."""
-        if self not in self._common.undecided:
-            return
-        self._decided()
-        reset(self._transport)
-        what = AuditRequest(method="CONNECT", scheme="tcp", host=self._host, port=self._port)
-        self._common.refusals.refuse(what, verdict)
-
-
-def reset(transport: Transport) -> None:
-    """Close a connection so that its client gets a reset, not an end."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    transport.abort()
+    def _refuse(self, verdict: Verdict) -> None:
+        what = AuditRequest(method="CONNECT", scheme="tcp", host=self._place.host, port=self._place.port)
+        self._refusals.refuse(what, verdict)
