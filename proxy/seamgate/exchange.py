@@ -43,19 +43,11 @@ from seamgate.errors import (
     UpstreamProtocolError,
 )
 from seamgate.filters import open_filters
-from seamgate.flow import (
-    BodyState,
-    Direction,
-    Headers,
-    Request,
-    Resolution,
-    Step,
-    Supply,
-)
+from seamgate.flow import BodyState, Direction, Headers, Request, Resolution, Step, Supply
 from seamgate.outgoing import make_head
 from seamgate.protocol.coding import UndecodableError
 from seamgate.protocol.heads import ResponseHead
-from seamgate.revocation import denial_of_sent, denial_of_unsent, revoked
+from seamgate.revocation import denial_of_unsent, judge_sent, revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.upload import Upload
@@ -487,20 +479,15 @@ class Exchange:
         """
         if self._stage is Stage.DONE:
             return False
-        seam, request, session = self._seam, self.request, self._session
-        sent = self._stage >= Stage.SENDING and session is not None
-        if sent and request.body_state is BodyState.PENDING:
-            # It went by without being held, so what a rule asks of it can't be told any more.
-            request = msgspec.structs.replace(request, body_state=BodyState.OVERSIZE)
-        steps: list[Step] = []
-        verdict = seam.pipeline.judge_request(request, steps)
-        if sent and session is not None:
+        seam, steps = self._seam, list[Step]()
+        if self._stage >= Stage.SENDING and self._session is not None:
             used = [supply.credential for supply in self._supplies]
-            denial = denial_of_sent(seam, request, verdict, steps, used, session.address, is_bound)
-            if denial is None:
+            verdict = denial = judge_sent(seam, self.request, steps, used, self._session.address, is_bound)
+            if verdict is None:
                 return False
         else:
-            denial = denial_of_unsent(request.body_state is BodyState.PENDING, verdict)
+            verdict = seam.pipeline.judge_request(self.request, steps)
+            denial = denial_of_unsent(self.request.body_state is BodyState.PENDING, verdict)
         self._pipeline = seam.pipeline
         self._steps += steps
         if denial is not None:
