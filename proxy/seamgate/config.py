@@ -61,6 +61,18 @@ class BaseUrlEntry(_Section, frozen=True):
     routes: Mapping[str, str] = {}
 
 
+class Socks5Entry(_Section, frozen=True):
+    """SOCKS 5, for clients that connect through it: TLS terminated as for CONNECT, or plaintext HTTP.
+
+    Attributes:
+        listen: address:port; port 0 takes a free one.
+        guest: as for the proxy; "": the token is the password of the login.
+    """
+
+    listen: str = "127.0.0.1:1080"
+    guest: str = ""
+
+
 class NetnsEntry(_Section, frozen=True):
     """What guests of `seamgate run --isolation netns` meet in their namespace. Nothing of it listens outside.
 
@@ -73,11 +85,17 @@ class NetnsEntry(_Section, frozen=True):
 
 
 class Entries(_Section, frozen=True):
-    """The ways in. At least one of `proxy` and `base_url`."""
+    """The ways in. At least one of `proxy`, `base_url` and `socks5`."""
 
     proxy: ProxyEntry | None = None
     base_url: BaseUrlEntry | None = None
+    socks5: Socks5Entry | None = None
     netns: NetnsEntry | None = None
+
+    @property
+    def terminate(self) -> bool:
+        """Whether TLS of guests is terminated, which needs the CA."""
+        return self.proxy is not None or self.socks5 is not None or self.netns is not None
 
 
 class AdminConfig(_Section, frozen=True):
@@ -272,9 +290,9 @@ def parse_route(origin: str) -> Target:
 def _check(document: Document, written: ConfigFile) -> None:
     """Check what the types can't say."""
     entries = written.entries
-    if entries.proxy is None and entries.base_url is None:
+    if entries.proxy is None and entries.base_url is None and entries.socks5 is None:
         raise document.error("there is no entry: add for example `proxy: {listen: 127.0.0.1:8080}`", "entries")
-    for name in ("proxy", "base_url"):
+    for name in ("proxy", "base_url", "socks5"):
         entry = getattr(entries, name)
         if entry is not None:
             _check_entry(document, written, name, entry)
@@ -286,7 +304,9 @@ def _check(document: Document, written: ConfigFile) -> None:
     _translated(document, lambda: check_credentials(written.credentials), "credentials")
 
 
-def _check_entry(document: Document, written: ConfigFile, name: str, entry: ProxyEntry | BaseUrlEntry) -> None:
+def _check_entry(
+    document: Document, written: ConfigFile, name: str, entry: ProxyEntry | BaseUrlEntry | Socks5Entry
+) -> None:
     place = ("entries", name)
     _translated(document, lambda: split_listen(entry.listen), *place, "listen")
     if entry.guest and entry.guest not in written.guests:

@@ -22,11 +22,23 @@ from seamgate.audit.journal import Journal
 from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
 from seamgate.ca.leaf import CertificateAuthority, load_authority
-from seamgate.config import BaseUrlEntry, Config, ProxyEntry, load_config, parse_route, split_admin, split_listen
+from seamgate.config import (
+    BaseUrlEntry,
+    Config,
+    Entries,
+    ProxyEntry,
+    Socks5Entry,
+    load_config,
+    parse_route,
+    split_admin,
+    split_listen,
+)
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.http1_guest import Connections, Http1Guest, OnConnect
 from seamgate.entry.identity import Identities, make_guest
+from seamgate.entry.opaque import OpaqueStreams
+from seamgate.entry.socks5 import SocksEntry
 from seamgate.entry.tunnel import ConnectHandler
 from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
 from seamgate.flow import Guest, Isolation
@@ -69,6 +81,7 @@ class Gateway:
         self._sweeper: asyncio.TimerHandle | None = None
         self._flusher: asyncio.TimerHandle | None = None
         self._own = OwnAddresses(())
+        self._socks: SocksEntry | None = None
         self._connector: Connector
         self._admin: AdminServer | None = None
         self._started_with = config
@@ -131,8 +144,7 @@ class Gateway:
             PrerequisiteMissing: a port can't be bound.
         """
         config = self.config
-        terminates = config.entries.proxy is not None or config.entries.netns is not None
-        self._authority = load_authority(config.ca, base=config.base) if terminates else None
+        self._authority = load_authority(config.ca, base=config.base) if config.entries.terminate else None
         pipeline = self._make_pipeline(config, self._generation)
         tls = UpstreamTls(config.upstream_tls, base=config.base)
         self._connector = connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
@@ -152,10 +164,7 @@ class Gateway:
             clock=self._clock,
         )
         try:
-            if config.entries.proxy is not None:
-                await self._listen("proxy", config.entries.proxy.listen, self._proxy(config.entries.proxy))
-            if config.entries.base_url is not None:
-                await self._listen("base_url", config.entries.base_url.listen, self._base_url(config.entries.base_url))
+            await self._open_entries(config.entries)
             if config.admin.listen:
                 await self._listen_admin(config.admin.listen)
         except BaseException:
@@ -169,11 +178,20 @@ class Gateway:
         plugins = load_plugins(config, generation, self._clock)
         return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
 
-    async def _listen(self, entry: str, listen: str, factory: Callable[[], Http1Guest]) -> None:
+    async def _open_entries(self, entries: Entries) -> None:
+        if entries.proxy is not None:
+            await self._listen("proxy", entries.proxy.listen, self._accepting(self._proxy(entries.proxy)))
+        if entries.base_url is not None:
+            await self._listen("base_url", entries.base_url.listen, self._accepting(self._base_url(entries.base_url)))
+        if entries.socks5 is not None:
+            self._socks = self._socks5(entries.socks5)
+            await self._listen("socks5", entries.socks5.listen, self._socks.accept)
+
+    async def _listen(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         host, port = split_listen(listen)
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(self._accepting(factory), host, port, backlog=BACKLOG)
+            server = await loop.create_server(accept, host, port, backlog=BACKLOG)
         except OSError as error:
             raise PrerequisiteMissing(
                 f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
@@ -215,6 +233,11 @@ class Gateway:
         identities = Identities(self.config.guests, Isolation.BASE_URL)
         binding = RouteBinding("base_url", routes, identities, guest)
         return lambda: self._connection(binding, None)
+
+    def _socks5(self, entry: Socks5Entry) -> SocksEntry:
+        streams = OpaqueStreams(self.seam, self.authority, self.connections, "socks5")
+        guest = self._named_guest(entry.guest, Isolation.PROXY)
+        return SocksEntry(streams, Identities(self.config.guests, Isolation.PROXY), guest)
 
     def _connection(self, binding: Binding, on_connect: OnConnect | None) -> Http1Guest:
         return Http1Guest(self.seam, binding, self.connections, on_connect)
@@ -357,6 +380,8 @@ class Gateway:
         except TimeoutError:
             log.warning("requests were cut at stop", count=self.seam.active)
         self.connections.close()
+        if self._socks is not None:
+            self._socks.close()
         await asyncio.sleep(0)
         self._tell("stop")
         self._close()
