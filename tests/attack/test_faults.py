@@ -1,4 +1,4 @@
-"""Faults: whatever fails around a request, the request is denied with a named reason, audited, and nothing is upstream."""
+"""Faults: whatever fails around a request, it is denied with a named reason, audited, and nothing is upstream."""
 
 from __future__ import annotations
 
@@ -37,24 +37,32 @@ class Bad:
 
 
 class BadJudge(Bad):
+    """As a judge."""
+
     @hookimpl
     def judge_request(self, request: Request) -> Any:
         return self.do()
 
 
 class BadAmender(Bad):
+    """As one that amends."""
+
     @hookimpl
     def amend_request(self, request: Request) -> Any:
         return self.do()
 
 
 class BadResolver(Bad):
+    """As a resolver that answers at once."""
+
     @hookimpl
     def resolve_name(self, name: str) -> Any:
         return self.do()
 
 
 class BadLateResolver(Bad):
+    """As a resolver that is awaited."""
+
     @hookimpl
     async def resolve_name(self, name: str) -> Any:
         await asyncio.sleep(0)
@@ -64,18 +72,24 @@ class BadLateResolver(Bad):
 
 
 class BadSupplier(Bad):
+    """As a source of credentials."""
+
     @hookimpl
     def supply_credential(self, request: Request, credential: str) -> Any:
         return self.do()
 
 
 class BadResponseJudge(Bad):
+    """As a judge of responses."""
+
     @hookimpl
     def judge_response(self, request: Request, response: Response) -> Any:
         return self.do()
 
 
 class BadOpener(Bad):
+    """As one that opens inspectors."""
+
     @hookimpl
     def open_inspector(self, request: Request, direction: Direction) -> Any:
         return self.do() if direction is Direction.RESPONSE else None
@@ -145,6 +159,8 @@ class BadInspector:
 
 
 class Inspects:
+    """Opens a bad inspector for one direction."""
+
     def __init__(self, where: str, direction: Direction) -> None:
         self.where, self.direction = where, direction
 
