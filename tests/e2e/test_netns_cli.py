@@ -95,3 +95,17 @@ def test_secrets_are_hidden_and_the_ca_is_not(tmp_path: Path) -> None:
     assert done.stdout.split() == ["0", "0", "1"], done
     assert os.stat(ca / "ca.key").st_size > 0
     assert seamgate("audit", "verify", str(journal), home=tmp_path).returncode == 0
+
+
+def test_the_doctor_tries_what_a_guest_needs(tmp_path: Path) -> None:
+    """Namespaces with rules in them are made for the try; where they can't be, it says what to do."""
+
+    def finding(*command: str) -> str:
+        done = subprocess.run(
+            [*command, "doctor"], env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        )
+        (line,) = (line for line in done.stdout.splitlines() if "namespaces" in line and "->" not in line)
+        return line
+
+    assert finding(sys.executable, "-m", "seamgate").startswith("ok")
+    assert "can't be made" in finding("unshare", "-Ur", "sh", "-c", _NO_NAMESPACES, sys.executable)

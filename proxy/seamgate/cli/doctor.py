@@ -31,6 +31,7 @@ import msgspec
 
 from seamgate.ca.store import CaFiles, default_directory, load_ca
 from seamgate.config import load_config, split_listen
+from seamgate.entry.netns.launcher import TRY
 from seamgate.errors import ConfigError, TargetError
 from seamgate.upstream import dns_message
 from seamgate.upstream.resolver import DnsConfig, Server, exchange_udp, load_system_names
@@ -264,25 +265,20 @@ def _kvm_problem(code: int) -> tuple[str, str]:
 
 
 def check_namespaces(_: Setting) -> Finding:
-    """User and network namespaces may be made, for the isolation `netns`. Tried in a child process."""
+    """What the isolation `netns` needs: namespaces, and rules in them. Tried in a child process."""
     try:
         child = subprocess.run(  # noqa: S603 - this very interpreter
-            [sys.executable, "-I", "-c", _UNSHARE], capture_output=True, text=True, timeout=_CLIENT_S, check=False
+            [sys.executable, "-m", _LAUNCHER, TRY], capture_output=True, text=True, timeout=_CLIENT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         return Finding("namespaces", Level.WARN, f"could not be tried: {type(exc).__name__}", "use --isolation proxy")
     if child.returncode == 0:
-        return Finding("namespaces", Level.OK, "user and network namespaces may be made")
-    why = os.strerror(child.returncode) if child.returncode > 0 else "the attempt was killed"
-    return Finding("namespaces", Level.WARN, f"may not be made: {why}", _namespace_advice())
+        return Finding("namespaces", Level.OK, "user and network namespaces with rules in them may be made")
+    said = child.stderr.strip().splitlines()
+    return Finding("namespaces", Level.WARN, said[-1] if said else "the attempt was killed", _namespace_advice())
 
 
-# CLONE_NEWUSER | CLONE_NEWNET. Source: linux/sched.h
-_UNSHARE = (
-    "import ctypes, sys\n"
-    "libc = ctypes.CDLL(None, use_errno=True)\n"
-    "sys.exit(0 if libc.unshare(0x10000000 | 0x40000000) == 0 else ctypes.get_errno() or 1)\n"
-)
+_LAUNCHER = "seamgate.entry.netns.launcher"
 
 
 def _namespace_advice() -> str:

@@ -40,8 +40,14 @@ class Order:
         self.parent: int = message["parent"]  # type: ignore[assignment]
 
 
+TRY = "--try"
+"""In place of the descriptor: make everything, say on standard error what can't be, and end."""
+
+
 def main() -> None:
     """Do as ordered, then wait for the guest's end."""
+    if sys.argv[1] == TRY:
+        _try()
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     reader = control.Reader(channel)
@@ -61,6 +67,17 @@ def main() -> None:
     channel.close()
     system.drop_capabilities()
     os._exit(_attend(keeper, keeper))
+
+
+def _try() -> NoReturn:
+    try:
+        namespace.check_machine()
+        namespace.enter(processes=False)
+        namespace.open_sockets(six=namespace.set_up_network())
+    except namespace.StepFailed as failure:
+        sys.stderr.write(f"{failure}\n")
+        sys.exit(_FAILED)
+    sys.exit()
 
 
 def _prepare(order: Order, channel: socket.socket) -> bool:
