@@ -188,3 +188,12 @@ signal.pause()
         guests.process.terminate()
         assert (await running).code == 42
         await lab.audited()
+
+
+async def test_the_machines_hosts_file_is_not_the_guests() -> None:
+    """A name of the hosts file is answered by the gateway as any other, so that a connection to it has a name."""
+    async with Lab(HttpUpstream(echo)) as lab:
+        done = await run_guest(lab, "cat", "/etc/hosts")
+        assert done.out.startswith("127.0.0.1 localhost "), done
+        assert len(done.out.splitlines()) == 2
+        await lab.audited()

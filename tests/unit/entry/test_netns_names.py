@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seamgate.entry.netns.layout import GUEST_ADDRESS
-from seamgate.entry.netns.mounts import socket_paths
+from seamgate.entry.netns.mounts import hosts_text, socket_paths
 from seamgate.entry.netns.names import MOST_NAMES, NameTable, is_stand_in
 
 
@@ -52,3 +52,9 @@ def test_paths_of_unix_sockets_are_read() -> None:
         "0000000000000000: 00000002 00000000 00000000 0002 01 5\n"
     )
     assert socket_paths(table) == ["/run/a.sock", "/run/with space"]
+
+
+def test_the_hosts_file_knows_the_guest_only() -> None:
+    """Every other name is the gateway's to answer."""
+    assert hosts_text("box").split("\n")[0] == "127.0.0.1 localhost box"
+    assert all(line.endswith(("box", "loopback")) for line in hosts_text("box").strip().split("\n"))

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from seamgate.entry.netns import system
-from seamgate.entry.netns.layout import LOOPBACK
+from seamgate.entry.netns.layout import LOOPBACK, LOOPBACK_6
 
 _EMPTY: Final = "/dev/null"
 _RESOLVER: Final = Path("/etc/resolv.conf")
+_HOSTS: Final = Path("/etc/hosts")
 RESOLVER_TEXT: Final = (
     f"# Names are answered by the gateway, by its policy.\nnameserver {LOOPBACK}\noptions timeout:5 attempts:2\n"
 )
@@ -44,15 +45,26 @@ def keep_apart() -> None:
     system.mount("none", "/", flags=system.RECURSIVE | system.PRIVATE)
 
 
+def hosts_text(own_name: str) -> str:
+    """Return what the guest's hosts file says: who it is itself, and nobody else."""
+    return f"{LOOPBACK} localhost {own_name}\n{LOOPBACK_6} localhost ip6-localhost ip6-loopback\n"
+
+
 def name_resolver() -> None:
-    """Let the C library ask the gateway. Where that can't be done, its questions are redirected anyway."""
-    if not _RESOLVER.exists():
+    """Let the C library ask the gateway, for every name: an address from the hosts file would stand for no name."""
+    _replace(_RESOLVER, RESOLVER_TEXT)
+    _replace(_HOSTS, hosts_text(os.uname().nodename))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Show this text in place of a file. Where there is none, nothing is lost: what is asked is redirected anyway."""
+    if not path.exists():
         return
-    with tempfile.NamedTemporaryFile("w", prefix="seamgate-resolv-") as file:
-        file.write(RESOLVER_TEXT)
+    with tempfile.NamedTemporaryFile("w", prefix="seamgate-") as file:
+        file.write(text)
         file.flush()
         os.chmod(file.name, 0o644)
-        system.mount(file.name, str(_RESOLVER), flags=system.BIND)
+        system.mount(file.name, str(path), flags=system.BIND)
 
 
 def trust(bundle: str) -> None:
