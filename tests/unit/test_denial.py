@@ -1,0 +1,69 @@
+"""What a refused guest is told: the code, the rule, what to do; nothing of its own request, in a form that parses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from seamgate.denial import denial_body, denial_headers
+from seamgate.errors import Blame, Reason
+from seamgate.protocol.http1 import write_response_head
+from seamgate.protocol.http1_reader import ResponseReader
+from seamgate.verdict import deny
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.ALLOWED])
+def test_every_reason_can_be_told(reason: Reason) -> None:
+    """Body and headers name the code; a client's parser reads both."""
+    verdict = deny("because", reason=reason, rule="r-1")
+    error = json.loads(denial_body(verdict, "id-1"))["error"]
+    assert error["code"] == reason.value
+    assert error["message"] == f"seamgate: because [{reason.value}]"
+    assert (error["rule"], error["request_id"], error["blame"]) == ("r-1", "id-1", reason.blame.value)
+    assert error["advice"]
+    headers = dict(denial_headers(verdict))
+    assert headers[b"x-seamgate-reason"] == reason.value.encode()
+    assert headers[b"x-seamgate-rule"] == b"r-1"
+    assert headers[b"proxy-status"].startswith(b"seamgate; error=")
+    assert headers[b"cache-control"] == b"no-store"
+    reader = ResponseReader()
+    reader.expect("GET")
+    reader.feed(write_response_head(reason.status, denial_headers(verdict), 0, keep_alive=True))
+    assert getattr(reader.next_event(), "status", 0) == reason.status
+
+
+def test_without_a_message_the_reasons_own_text_is_told() -> None:
+    """Nobody gets an empty sentence."""
+    error = json.loads(denial_body(deny("", reason=Reason.NO_RULE_MATCHED), "i"))["error"]
+    assert Reason.NO_RULE_MATCHED.text in error["message"]
+    assert error["rule"] is None
+
+
+@pytest.mark.parametrize("rule", ["a\r\nx: y", 'a"b', "a b", "\u00e4", "a;b", "a,b"])
+def test_an_odd_rule_id_splits_no_header(rule: str) -> None:
+    """An id that is no token stands in the body only."""
+    headers = denial_headers(deny("x", rule=rule))
+    assert b"x-seamgate-rule" not in dict(headers)
+    assert all(b"\r" not in value and b"seamgate-rule" not in value for _, value in headers)
+    assert json.loads(denial_body(deny("x", rule=rule), "i"))["error"]["rule"] == rule
+
+
+def test_who_should_retry() -> None:
+    """What was refused by policy is refused again: SDKs are told not to retry; a limit and a fault may pass."""
+    assert dict(denial_headers(deny("x")))[b"x-should-retry"] == b"false"
+    busy = dict(denial_headers(deny("x", reason=Reason.UPSTREAM_BUSY)))
+    assert (busy[b"x-should-retry"], busy[b"retry-after"]) == (b"true", b"1")
+    assert b"retry-after" in dict(denial_headers(deny("x", reason=Reason.RATE_LIMITED)))
+    asked = dict(denial_headers(deny("x", reason=Reason.UNAUTHENTICATED)))
+    assert asked[b"proxy-authenticate"] == b'Basic realm="seamgate"'
+
+
+def test_each_blame_has_an_advice() -> None:
+    """Whoever has to act is told so."""
+    told = {
+        json.loads(denial_body(deny("x", reason=reason), "i"))["error"]["advice"]
+        for reason in Reason
+        if reason is not Reason.ALLOWED
+    }
+    assert len(told) == len({reason.blame for reason in Reason}) <= len(Blame)
