@@ -76,7 +76,7 @@ def test_a_link_put_there_at_the_last_moment_is_not_followed(tree: tuple[View, P
 
 
 def test_writing_is_for_scratch(tree: tuple[View, Path]) -> None:
-    """Only scratch can be written; elsewhere it is EROFS, and what exists only in the view cannot be opened to write."""
+    """Only scratch can be written; elsewhere it is EROFS, also for files that exist only in the view."""
     view, place = tree
     assert _open(view, "/tmp/new", os.O_CREAT | os.O_WRONLY) == b""
     assert (place / "scratch" / "new").exists()

@@ -38,6 +38,7 @@ from seamgate_vmm.template import Job, rehearse, restore, view_of
 _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
 _CHECK_S = 0.5
+_NICE = 5  # a hundred workers must not starve the one gateway that all their guests wait for
 _MESSAGES_PER_TURN = 64
 _SCRATCH = "/tmp"  # noqa: S108 - where a guest sees its scratch folder
 _START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr
@@ -328,6 +329,7 @@ def enter_jail(view: View, scratch_root: Path) -> None:
 
 def _worker(host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path) -> None:
     _kvm.die_with_parent()
+    os.nice(_NICE)
     enter_jail(view, scratch_root)
     Worker(host, loaded, channel, view, scratch_root).run()
 

@@ -1,0 +1,1 @@
+"""CPython's own tests, run in guests."""
