@@ -32,6 +32,7 @@ class RequestHead(msgspec.Struct, frozen=True):
         upgrade: the Upgrade value, or None.
         proxy_authorization: the Proxy-Authorization value, or None.
         minor: 0 or 1, of HTTP/1.x.
+        upgrades: whether Connection names Upgrade, as it has to for the upgrade to be meant.
     """
 
     method: str
@@ -44,6 +45,7 @@ class RequestHead(msgspec.Struct, frozen=True):
     upgrade: bytes | None
     proxy_authorization: bytes | None
     minor: int
+    upgrades: bool = False
 
 
 class ResponseHead(msgspec.Struct, frozen=True):
@@ -57,6 +59,8 @@ class ResponseHead(msgspec.Struct, frozen=True):
         connection_bound: whether it asks for authentication that ties identity to the connection (NTLM, Negotiate).
         minor: 0 or 1.
         declared: the Content-Length as sent, also where there is no body (HEAD), or None.
+        upgrade: the Upgrade value of a 101, or None.
+        upgrades: whether its Connection names Upgrade.
     """
 
     status: int
@@ -66,6 +70,8 @@ class ResponseHead(msgspec.Struct, frozen=True):
     connection_bound: bool
     minor: int
     declared: int | None = None
+    upgrade: bytes | None = None
+    upgrades: bool = False
 
 
 class Trailers(msgspec.Struct, frozen=True):

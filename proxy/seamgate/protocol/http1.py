@@ -81,9 +81,10 @@ def parse_request_head(head: bytes) -> RequestHead:
         body,
         keep_alive,
         b"expect" in special and _expects_continue(special[b"expect"], minor),
-        special[b"upgrade"][0] if b"upgrade" in special else None,
+        b", ".join(special[b"upgrade"]) if b"upgrade" in special else None,
         _single(special, b"proxy-authorization"),
         minor,
+        b"upgrade" in special and _names_upgrade(special),
     )
 
 
@@ -114,7 +115,11 @@ def parse_response_head(head: bytes, method: str) -> ResponseHead:
     bound = status == 401 and any(
         name == b"www-authenticate" and value[:9].lower().startswith((b"negotiate", b"ntlm")) for name, value in headers
     )
-    return ResponseHead(status, headers, body, keep_alive and body != UNTIL_CLOSE, bound, minor, declared)
+    keep_alive = keep_alive and body != UNTIL_CLOSE
+    if status == 101 and b"upgrade" in special:
+        upgrade, upgrades = b", ".join(special[b"upgrade"]), _names_upgrade(special)
+        return ResponseHead(status, headers, body, keep_alive, bound, minor, declared, upgrade, upgrades)
+    return ResponseHead(status, headers, body, keep_alive, bound, minor, declared)
 
 
 def parse_trailers(block: bytes, error: type[ProtocolError]) -> Headers:
@@ -249,6 +254,12 @@ def _connection(
     keep_alive = b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
     dropped = tokens - {b"close", b"keep-alive", b""}
     return keep_alive, tuple(pair for pair in headers if pair[0] not in dropped) if dropped else headers
+
+
+def _names_upgrade(special: dict[bytes, list[bytes]]) -> bool:
+    """Whether Connection has the token "upgrade" (RFC 9110 7.8)."""
+    tokens = b",".join(special.get(b"connection", ())).lower().split(b",")
+    return b"upgrade" in [token.strip(b" \t") for token in tokens]
 
 
 def _expects_continue(values: list[bytes], minor: int) -> bool:
