@@ -213,7 +213,7 @@ def delete():
 tell("rules", delete)
 system.unshare(system.NEW_USER | system.NEW_MOUNTS)
 tell("rules", delete)
-tell("umount", lambda: system._checked(system._libc.umount2(b"/etc/resolv.conf", 2)))
+tell("umount", lambda: system.unmount("/etc/resolv.conf"))
 tell("network", lambda: system.unshare(system.NEW_NETWORK))
 tell("packet", lambda: socket.create_connection(("1.1.1.1", 443), timeout=5))
 """

@@ -51,20 +51,21 @@ def hosts_text(own_name: str) -> str:
 
 
 def name_resolver() -> None:
-    """Let the C library ask the gateway, for every name: an address from the hosts file would stand for no name."""
-    _replace(_RESOLVER, RESOLVER_TEXT)
-    _replace(_HOSTS, hosts_text(os.uname().nodename))
+    """Let the C library ask the gateway, for every name: an address from the hosts file would stand for no name.
 
-
-def _replace(path: Path, text: str) -> None:
-    """Show this text in place of a file. Where there is none, nothing is lost: what is asked is redirected anyway."""
-    if not path.exists():
-        return
-    with tempfile.NamedTemporaryFile("w", prefix="seamgate-") as file:
-        file.write(text)
-        file.flush()
-        os.chmod(file.name, 0o644)
-        system.mount(file.name, str(path), flags=system.BIND)
+    Where a file is not there, nothing is lost: what is asked is redirected anyway.
+    """
+    texts = {_RESOLVER: RESOLVER_TEXT, _HOSTS: hosts_text(os.uname().nodename)}
+    with tempfile.TemporaryDirectory(prefix="seamgate-") as folder:
+        # In a file system of their own, so that they are still there, and can be mounted over, once the folder is gone.
+        system.mount("tmpfs", folder, "tmpfs", system.NOSUID | system.NODEV, "mode=0755,size=64k")
+        for path, text in texts.items():
+            if path.exists():
+                file = Path(folder) / path.name
+                file.write_text(text)
+                file.chmod(0o644)
+                system.mount(str(file), str(path), flags=system.BIND)
+        system.unmount(folder)
 
 
 def trust(bundle: str) -> None:

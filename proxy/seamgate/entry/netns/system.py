@@ -51,6 +51,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     _checked(_libc.mount(*texts, ctypes.c_ulong(flags), data.encode() if data else None))
 
 
+def unmount(target: str) -> None:
+    """Take a mount away; what of it is used elsewhere stays."""
+    detach = 2  # MNT_DETACH
+    _checked(_libc.umount2(target.encode(errors="surrogateescape"), detach))
+
+
 def call(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | ctypes.Structure) -> int:
     """Make a system call by its number; buffers and structures are passed by reference."""
     passed = [
