@@ -115,13 +115,16 @@ def guest_environment(
 def secret_files(config: Config, journal: Path) -> list[Path]:
     """Return the files that a guest of the same user must not read or write, where its isolation can hide files.
 
-    The CA's key, what credentials and tokens are read from, and the journal.
+    The CA's key, what credentials and tokens are read from, keys of client certificates, and the journal.
     """
-    sources = [credential.source.file for credential in config.credentials.values()]
-    sources += [guest.token.file for guest in config.guests.values() if guest.token is not None]
-    named = [config.base / Path(source).expanduser() for source in sources if source is not None]
+    names = [credential.source.file for credential in config.credentials.values()]
+    names += [guest.token.file for guest in config.guests.values() if guest.token is not None]
+    shown = [origin.client_certificate for origin in config.upstream_tls.origins]
+    names += [each.key or each.certificate for each in shown if each is not None]
+    # Some are relative to the configuration's folder, some to ours.
+    paths = [folder / Path(name).expanduser() for name in names if name for folder in (config.base, Path.cwd())]
     key = CaFiles(ca_directory(config.ca, config.base)).key
-    return [key, journal, head_path(journal), *(path.absolute() for path in named)]
+    return list(dict.fromkeys((key, journal, head_path(journal), *(path.absolute() for path in paths))))
 
 
 def _bracketed(host: str) -> str:

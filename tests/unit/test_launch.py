@@ -130,3 +130,25 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds other files"):
         launch.ensure_ca(tmp_path / "ca")
     assert (tmp_path / "ca" / "thesis.tex").exists()
+
+
+def test_the_gateways_secrets_are_known_by_their_files(tmp_path: Path) -> None:
+    """The CA's key, credentials, tokens, client keys, the journal and its head: what an isolation may have to hide."""
+    text = _TEXT.replace("{token: {env: OTHER_TOKEN}}", "{token: {file: token.txt}}") + (
+        "upstream_tls: {origins: [{hosts: [a.example], client_certificate: {certificate: c.pem, key: c.key}}]}\n"
+    )
+    made = parse_config(text, "seamgate.yaml", base=tmp_path)
+    names = {path.name for path in launch.secret_files(made, tmp_path / "run.jsonl")}
+    assert names == {"ca.key", "key.txt", "token.txt", "c.key", "run.jsonl", "run.jsonl.head"}
+
+
+def test_a_namespace_needs_no_token_and_no_listener(config: Config, tmp_path: Path) -> None:
+    """Who asks is known from the namespace, and the entries are inside of it."""
+    path = tmp_path / "run.jsonl"
+    made = launch.private_config(config, token="", labels={"a": "b"}, audit_path=path, isolation=Isolation.NETNS)
+    assert (made.entries.proxy, made.entries.base_url) == (None, None)
+    assert made.entries.netns is not None
+    assert made.guests[launch.GUEST].token is None
+    environment = launch.guest_environment(made, _ADDRESSES, tmp_path / "ca.pem", "", {})
+    assert environment["HTTPS_PROXY"] == "http://127.0.0.1:1234"
+    assert environment["SEAMGATE_BASE_URL"] == "http://127.0.0.1:1235"
