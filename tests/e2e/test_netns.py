@@ -104,6 +104,19 @@ with socket.create_connection(("8.8.4.4", 53), timeout=10) as client:
         assert names.asked == []
 
 
+async def test_a_denied_name_can_be_explained() -> None:
+    """It gets an address that leads nowhere but to its denial: the client prints why, nothing is looked up."""
+    names = Names()
+    async with Lab(HttpUpstream(echo), first=[("names", names)]) as lab:
+        for url in ("https://secret.example/x", "http://secret.example/x"):
+            done = await Guests(lab, entry=NetnsEntry(denied_names="explain")).run(*AROUND, url)
+            assert f"No rule allows GET {url}" in done.out, done
+        told = ["RESOLVE secret.example:53 deny no_rule_matched 0 denied", "GET /x deny no_rule_matched 403 denied"]
+        told.append(told[0])  # the question for an IPv6 address, told when the guest has ended
+        await lab.refused(*told, *told)
+        assert names.asked == []
+
+
 async def test_a_name_that_does_not_resolve_fails_visibly() -> None:
     """An allowed name that no server knows: the client is told, and the audit log says that it was allowed."""
     async with Lab(HttpUpstream(echo)) as lab:

@@ -2,8 +2,9 @@
 
 A name that some rule may allow is resolved as that of every other request is, through the pipeline and its cache, and
 answered with the address that stands for it in the guest's namespace (`entry.netns.names`), never with a real one. A
-denied name is answered NXDOMAIN or REFUSED, as configured, with the reason as extended error (RFC 8914), and told to
-the audit log. So what can be smuggled out in names reaches servers of allowed domains at most.
+denied name is answered NXDOMAIN or REFUSED, as configured, with the reason as extended error (RFC 8914), or with an
+address at which every request is denied; and told to the audit log. So what can be smuggled out in names reaches
+servers of allowed domains at most.
 
 `DnsService` does no I/O but the pipeline's; `Datagrams` and `Stream` put it on UDP and TCP. The guest is hostile:
 queries are read with bounds, and answers are built from what was understood.
@@ -39,7 +40,8 @@ MOST_PENDING: Final = 256
 """Names of one guest that are being resolved."""
 MOST_STREAMS: Final = 64
 STREAM_IDLE_S: Final = 30.0
-DENIED_CODES: Final = {"nxdomain": NXDOMAIN, "refused": REFUSED}
+DENIED_CODES: Final = {"nxdomain": NXDOMAIN, "refused": REFUSED, "explain": NOERROR}
+"""Choices of the configuration. NOERROR: with an address, at which every request is denied and told why."""
 
 _TYPE_OPT, _CLASS_IN, _OPTION_EDE = 41, 1, 15
 # Source: RFC 8914 5.2
@@ -142,7 +144,7 @@ class DnsService:
         guest: who asks.
         names: which address stands for which name.
         refusals: tells what was refused.
-        denied: the code for names that policy denies.
+        denied: the code for names that policy denies, of DENIED_CODES.
     """
 
     def __init__(self, seam: Seam, guest: Guest, names: NameTable, refusals: Refusals, denied: int = NXDOMAIN) -> None:
@@ -198,7 +200,10 @@ class DnsService:
 
     def _refuse(self, query: Query, name: str, verdict: Verdict, reply: Reply) -> None:
         self._refusals.refuse(AuditRequest(method="RESOLVE", scheme="dns", host=name, port=53), verdict)
-        reply(build_answer(query, self._denied, ede=_EDE_BLOCKED, text=verdict.message))
+        explaining = self._denied == NOERROR and name and query.kind == TYPE_A
+        address = self._names.address_of(name) if explaining else None
+        data = b"" if address is None else ipaddress.IPv4Address(address).packed
+        reply(build_answer(query, self._denied, data, ede=_EDE_BLOCKED, text=verdict.message))
 
     def _resolve(self, query: Query, name: str, reply: Reply) -> None:
         try:

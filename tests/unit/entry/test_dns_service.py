@@ -110,6 +110,17 @@ def test_a_denied_name_is_answered_as_configured_and_not_looked_up(code: int, ki
     assert len(service.names) == 0
 
 
+def test_a_denied_name_may_get_an_address_where_it_is_explained() -> None:
+    """A stand-in, so that what is asked there is denied by name; not looked up, and told all the same."""
+    service = Service(NOERROR)
+    answer = service.ask("secret.example")
+    assert [str(record.rdata) for record in answer.rr] == ["198.18.1.0"]
+    assert service.ask("secret.example", AAAA).rr == []
+    assert service.names.name_of("198.18.1.0") == "secret.example"
+    assert service.told.told == [("secret.example", Reason.RULE_DENIED)] * 2
+    assert service.seam.pipeline.resolved == []
+
+
 def test_without_edns_there_is_no_extended_error() -> None:
     """RFC 6891 7: an OPT record is for clients that sent one."""
     service = Service()
