@@ -77,11 +77,12 @@ class NetnsEntry(_Section, frozen=True):
     """What guests of `seamgate run --isolation netns` meet in their namespace. Nothing of it listens outside.
 
     Attributes:
-        denied_names: what the answer to a name that policy denies is: `nxdomain` (clients give up at once) or `refused`
-            (they try again, and say that it may pass).
+        denied_names: what the answer to a name that policy denies is: `nxdomain` (clients give up at once), `refused`
+            (they try again, and say that it may pass) or `explain` (an address at which every request is denied, so
+            that clients over HTTP are told why).
     """
 
-    denied_names: Literal["nxdomain", "refused"] = "nxdomain"
+    denied_names: Literal["nxdomain", "refused", "explain"] = "nxdomain"
 
 
 class Entries(_Section, frozen=True):
