@@ -338,7 +338,7 @@ class Exchange:
         inspected = bool(self._verdict.inspect)
         self._outgoing = make_head(request, headers, self._supplies, seam.placeholders, inspected=inspected)
         if self._supplies:
-            seam.write_ahead(self._record(AuditKind.BEGIN, None), self._written_ahead)
+            seam.write_ahead(self._record(AuditKind.BEGIN, None), self, self._written_ahead)
         else:
             self._let_out()
 

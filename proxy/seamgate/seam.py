@@ -103,7 +103,7 @@ class Seam:
         self.tunnels: set[UnderWay] = set()
         self.tallies: defaultdict[tuple[str, AuditKind, Decision | None, Reason | None], Tally] = defaultdict(Tally)
         self._quiet: asyncio.Event | None = None
-        self._ahead: list[tuple[AuditRecord, Callable[[SeamgateError | None], None]]] = []
+        self._ahead: list[tuple[AuditRecord, UnderWay, Callable[[SeamgateError | None], None]]] = []
         self._numbers = itertools.count()
         self._tag = os.urandom(2).hex()
         self._id_time = -1
@@ -134,23 +134,29 @@ class Seam:
             self._quiet = asyncio.Event()
             await self._quiet.wait()
 
-    def write_ahead(self, record: AuditRecord, go_on: Callable[[SeamgateError | None], None]) -> None:
-        """Call `go_on` once the record is in the journal, or with the error why it is not.
+    def write_ahead(
+        self, record: AuditRecord, exchange: UnderWay, go_on: Callable[[SeamgateError | None], None]
+    ) -> None:
+        """Call `go_on` once the record is in the journal, or with the error why it is not; not if it ends before.
 
         Requests of one turn of the loop share one write: with many guests that is most of the price of a write.
         """
-        self._ahead.append((record, go_on))
+        self._ahead.append((record, exchange, go_on))
         if len(self._ahead) == 1:
             asyncio.get_running_loop().call_soon(self._commit)
 
     def _commit(self) -> None:
-        ahead, self._ahead = self._ahead, []
+        # One that ended meanwhile has its terminal record: a beginning after it would look like another request.
+        ahead = [each for each in self._ahead if each[1] in self.under_way]
+        self._ahead = []
+        if not ahead:
+            return
         error: SeamgateError | None = None
         try:
-            self.journal.begin_all([record for record, _ in ahead])
+            self.journal.begin_all([record for record, _, _ in ahead])
         except AuditError as failure:
             error = failure
-        for _, go_on in ahead:
+        for _, _, go_on in ahead:
             go_on(error)
 
     def record(self, record: AuditRecord, *, denied: bool) -> None:
