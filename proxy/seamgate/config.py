@@ -99,6 +99,31 @@ class Entries(_Section, frozen=True):
         return self.proxy is not None or self.socks5 is not None or self.netns is not None
 
 
+class Http2Config(_Section, frozen=True):
+    """HTTP/2, which ALPN agrees to within TLS; never in clear text.
+
+    Attributes:
+        guests: whether guests are offered it. Their requests cost the gateway more than those of HTTP/1.1.
+        upstreams: whether upstreams are offered it. Then one connection carries many guests' requests. gRPC needs both.
+    """
+
+    guests: bool = True
+    upstreams: bool = True
+
+    @property
+    def guest_alpn(self) -> tuple[str, ...]:
+        """What guests are offered."""
+        return _ALPN if self.guests else _ALPN[1:]
+
+    @property
+    def upstream_alpn(self) -> tuple[str, ...]:
+        """What upstreams are offered."""
+        return _ALPN if self.upstreams else _ALPN[1:]
+
+
+_ALPN = ("h2", "http/1.1")
+
+
 class AdminConfig(_Section, frozen=True):
     """The admin listener: /metrics, /healthz, /readyz, /status. Never an entry, never reachable through the gateway.
 
@@ -148,6 +173,7 @@ class ConfigFile(_Section, frozen=True):
         pool: the shared sessions to upstreams.
         dns: how names are resolved.
         upstream_tls: which roots and client certificates hold for which upstreams.
+        http2: towards whom HTTP/2 is spoken.
         permit_addresses: classes (loopback, private ...), networks and addresses beyond public ones that may be
             dialled for any rule. A rule's `addresses` permit them for its own hosts only.
         admin: the listener for metrics and health.
@@ -166,6 +192,7 @@ class ConfigFile(_Section, frozen=True):
     pool: PoolConfig = PoolConfig()
     dns: DnsConfig = DnsConfig()
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    http2: Http2Config = Http2Config()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
     reload: Literal["manual", "watch"] = "manual"
@@ -177,7 +204,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: the file it came from, for messages; "" if none.
         base: folder that relative file names start from.
-        entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, admin, reload: as written.
+        entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, http2, admin, reload: as written.
         policies: policy files, absolute.
         plugins: in order, `builtin` spelled out.
         permit_addresses: classes, networks and addresses beyond the public ones that may be dialled for any rule.
@@ -196,6 +223,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolConfig = PoolConfig()
     dns: DnsConfig = DnsConfig()
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    http2: Http2Config = Http2Config()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
     reload: Literal["manual", "watch"] = "manual"
@@ -240,6 +268,7 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         pool=written.pool,
         dns=written.dns,
         upstream_tls=written.upstream_tls,
+        http2=written.http2,
         permit_addresses=written.permit_addresses,
         admin=admin,
         reload=written.reload,

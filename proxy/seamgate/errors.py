@@ -207,6 +207,12 @@ class TlsFailed(UpstreamError):
     default_reason = Reason.UPSTREAM_TLS_FAILED
 
 
+class NotProcessed(UpstreamError):
+    """The upstream says that it did not look at the request (RFC 9113 8.7): it may be sent again, whatever it asks."""
+
+    default_reason = Reason.UPSTREAM_CLOSED
+
+
 class UpstreamTimeout(UpstreamError):
     """The upstream took longer than a limit."""
 

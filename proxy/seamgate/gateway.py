@@ -146,7 +146,7 @@ class Gateway:
         config = self.config
         self._authority = load_authority(config.ca, base=config.base) if config.entries.terminate else None
         pipeline = self._make_pipeline(config, self._generation)
-        tls = UpstreamTls(config.upstream_tls, base=config.base)
+        tls = UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn)
         self._connector = connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
         self._journal = Journal(
             config.audit, clock=self._clock, on_pending=self._flush_soon, on_written=self._export_audit
@@ -163,6 +163,7 @@ class Gateway:
             query_mode=config.audit.query,
             clock=self._clock,
         )
+        self.seam.guest_alpn = config.http2.guest_alpn
         try:
             await self._open_entries(config.entries)
             if config.admin.listen:
@@ -304,12 +305,13 @@ class Gateway:
         pipeline = self._make_pipeline(config, generation)
         placeholders = PlaceholderIndex(config.credentials)
         permit = compile_permit(config.permit_addresses)
-        tls = UpstreamTls(config.upstream_tls, base=config.base)
+        tls = UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn)
         is_bound = bound_by(config.credentials)
         # From here on nothing fails.
         pipeline.go_on_counting(seam.pipeline)
         self._generation = generation
         seam.pipeline, seam.placeholders, seam.permit = pipeline, placeholders, permit
+        seam.guest_alpn = config.http2.guest_alpn
         self._connector.replace_tls(tls)
         self.config = config
         self._watch = self._watch_files()

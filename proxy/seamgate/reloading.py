@@ -10,9 +10,9 @@ import msgspec
 
 from seamgate.config import Config
 
-TAKEN_OVER = frozenset(
-    {"source", "base", "policies", "credentials", "plugins", "permit_addresses", "upstream_tls", "dns", "reload"}
-)
+_POLICY_SECTIONS = {"policies", "credentials", "plugins", "permit_addresses"}
+_UPSTREAM_SECTIONS = {"upstream_tls", "http2", "dns"}
+TAKEN_OVER = frozenset({"source", "base", "reload"} | _POLICY_SECTIONS | _UPSTREAM_SECTIONS)
 """The sections of seamgate.yaml that a reload takes over. A change of any other waits for the next start."""
 
 

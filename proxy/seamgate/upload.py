@@ -6,6 +6,8 @@ little while a session is opened, up to a limit where rules look into the body. 
 
 from __future__ import annotations
 
+from typing import Final
+
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason
 from seamgate.filters import Filters
@@ -14,8 +16,7 @@ from seamgate.protocol.coding import UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED
 from seamgate.sides import UpstreamSide
 
-
-MOST_TRIES = 4
+MOST_TRIES: Final = 4
 """How often a request is sent that upstreams refuse before they look at it."""
 
 

@@ -650,12 +650,14 @@ class Http2Connection:
             self._return(stream.unconsumed)
         stream.unconsumed = 0
 
-    def reset(self, number: int, code: int) -> None:
-        """Give a stream up at once; what is queued is lost."""
+    def reset(self, number: int, code: int) -> bool:
+        """Give a stream up at once, what is queued is lost; return whether there was one."""
         stream = self._streams.get(number)
-        if stream is not None:
-            self._send_reset(number, code)
-            self._remove(stream)
+        if stream is None:
+            return False
+        self._send_reset(number, code)
+        self._remove(stream)
+        return True
 
     def take_output(self) -> bytes:
         """Return all that may be sent now."""

@@ -12,12 +12,16 @@ from typing import Any
 
 from seamgate.errors import ConnectFailed, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
-from seamgate.streams import TlsStream, as_protocol
+from seamgate.streams import Receiver, TlsStream, as_protocol
 from seamgate.upstream.session import Session
+from seamgate.upstream.session2 import Http2Session
 from seamgate.upstream.tls import TlsProfile, UpstreamTls, tls_failed
 
 SHARE_OF_FIRST_S = 3.0
 """How long one of several addresses may take for TCP before the next is tried: a dead one must not cost it all."""
+
+
+_Maker = Callable[["str | None"], "Session | Http2Session"]
 
 
 class Connector:
@@ -40,10 +44,10 @@ class Connector:
         self,
         target: Target,
         addresses: tuple[str, ...],
-        on_idle: Callable[[Session], None],
-        on_gone: Callable[[Session], None],
-    ) -> Session:
-        """Open a session to the first address that answers.
+        on_idle: Callable[[Session | Http2Session], None],
+        on_gone: Callable[[Session | Http2Session], None],
+    ) -> Session | Http2Session:
+        """Open a session to the first address that answers, of the protocol that ALPN agrees to.
 
         Raises:
             ConnectFailed: none does.
@@ -54,40 +58,48 @@ class Connector:
         failures: list[str] = []
         for place, address in enumerate(addresses):
             last = place == len(addresses) - 1
-            session = Session(address, on_idle, on_gone)
+
+            def make(alpn: str | None, address: str = address) -> Session | Http2Session:
+                return (Http2Session if alpn == "h2" else Session)(address, on_idle, on_gone)
+
             try:
                 async with asyncio.timeout(self._timeout_s if last else min(SHARE_OF_FIRST_S, self._timeout_s)):
-                    await self._open(session, target, tls, profile, address)
+                    return await self._open(make, target, tls, profile, address)
             except TimeoutError:
                 failures.append(f"{address}: timed out")
             except OSError as error:
                 failures.append(f"{address}: {error.strerror or type(error).__name__}")
-            else:
-                return session
         message = f"{target.authority} can't be reached ({'; '.join(failures)})"
         raise UpstreamTimeout(message) if failures[-1].endswith("timed out") else ConnectFailed(message)
 
     async def _open(
-        self, session: Session, target: Target, tls: UpstreamTls, profile: TlsProfile | None, address: str
-    ) -> None:
+        self, make: _Maker, target: Target, tls: UpstreamTls, profile: TlsProfile | None, address: str
+    ) -> Session | Http2Session:
         loop = asyncio.get_running_loop()
         if profile is None:
+            session = make(None)
             transport, _ = await loop.create_connection(lambda: as_protocol(session), address, target.port)
             transport.set_write_buffer_limits(self._write_high_bytes)
-            return
-        established: asyncio.Future[None] = loop.create_future()
+            return session
+        established: asyncio.Future[Session | Http2Session] = loop.create_future()
+        agreed: list[Session | Http2Session] = []
 
         def failed(error: Exception) -> None:
             if not established.done():
                 known = isinstance(error, SeamgateError)
                 established.set_exception(error if known else tls_failed(error, target.host))
 
+        def select(alpn: str | None) -> Receiver:
+            agreed.append(make(alpn))
+            return agreed[0]
+
         def done() -> None:
             if not established.done():
-                established.set_result(None)
+                established.set_result(agreed[0])
 
         stream = TlsStream(
-            session,
+            None,
+            select=select,
             context=tls.context(profile),
             server_hostname=target.host,
             on_failure=failed,
@@ -97,7 +109,7 @@ class Connector:
         try:
             transport_, _ = await loop.create_connection(lambda: as_protocol(stream), address, target.port)
             transport_.set_write_buffer_limits(self._write_high_bytes)
-            await established
+            return await established
         except BaseException:
             if transport_ is not None:
                 transport_.abort()

@@ -14,14 +14,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from seamgate.errors import Reason, SeamgateError, UpstreamError, UpstreamTimeout
 from seamgate.flow import Guest, Target
 from seamgate.tasks import spawn
 from seamgate.upstream.pool_key import PoolConfig, PoolKey
 from seamgate.upstream.session import Session
+from seamgate.upstream.session2 import MOST_STREAMS, Http2Session, SessionStream
 from seamgate.upstream.tls import TlsProfile
+
+AnySession: TypeAlias = Session | Http2Session
+Lent: TypeAlias = Session | SessionStream
+"""What an exchange gets: a whole HTTP/1.1 session, or a stream of an HTTP/2 one."""
 
 
 class SessionOpener(Protocol):
@@ -35,31 +40,46 @@ class SessionOpener(Protocol):
         self,
         target: Target,
         addresses: tuple[str, ...],
-        on_idle: Callable[[Session], None],
-        on_gone: Callable[[Session], None],
-    ) -> Session:
-        """Open a session."""
+        on_idle: Callable[[AnySession], None],
+        on_gone: Callable[[AnySession], None],
+    ) -> AnySession:
+        """Open a session, of the protocol that the upstream agrees to."""
         ...
 
 
 class _Bucket:
-    """The sessions of one key. State: each session is in `idle` or `busy`; `opening` counts those under way.
+    """The sessions of one key. State: each session is in `idle`, `busy` or `shared`; `opening` counts those under way.
 
-    A `retired` one serves those who still ask for it, but keeps no session.
+    `multiplexes` says whether the origin speaks HTTP/2, None until the first session was opened. A `retired` bucket
+    serves those who still ask for it, but keeps no session.
     """
 
-    __slots__ = ("busy", "idle", "key", "opening", "retired", "waiters")
+    __slots__ = ("busy", "idle", "key", "multiplexes", "opening", "retired", "shared", "waiters")
 
     def __init__(self, key: PoolKey) -> None:
         self.key = key
         self.idle: list[Session] = []
         self.busy: set[Session] = set()
+        self.shared: list[Http2Session] = []
         self.opening = 0
         self.retired = False
-        self.waiters: deque[tuple[tuple[str, ...], asyncio.Future[Session]]] = deque()
+        self.waiters: deque[tuple[tuple[str, ...], asyncio.Future[Lent]]] = deque()
+        offers = key.profile is not None and "h2" in key.profile.alpn
+        self.multiplexes: bool | None = None if offers else False
 
     def __len__(self) -> int:
-        return len(self.idle) + len(self.busy) + self.opening
+        return len(self.idle) + len(self.busy) + len(self.shared) + self.opening
+
+    @property
+    def shares_opening(self) -> bool:
+        """Whether who comes now waits for a session under way, because it will, or may, carry many exchanges.
+
+        While nothing is known of the origin, one session shows what it speaks.
+        """
+        if self.multiplexes is False:
+            return False
+        coming = self.opening + sum([session.settling for session in self.shared])
+        return bool(coming) and (self.multiplexes is None or len(self.waiters) < MOST_STREAMS * coming)
 
 
 class SessionPool:
@@ -75,18 +95,17 @@ class SessionPool:
         self.reused_total = 0
 
     def __repr__(self) -> str:
-        idle = sum(len(bucket.idle) for bucket in self._buckets.values())
-        busy = sum(len(bucket.busy) for bucket in self._buckets.values())
-        waiting = sum(len(bucket.waiters) for bucket in self._buckets.values())
+        busy, idle, waiting = self.counts
         return f"<SessionPool {busy} busy, {idle} idle, {waiting} waiting in {len(self._buckets)} buckets>"
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """(busy, idle, waiting) over all buckets."""
+        """(busy sessions, idle sessions, waiting requests) over all buckets."""
         buckets = self._buckets.values()
+        carrying = sum(bool(session.lent) for bucket in buckets for session in bucket.shared)
         return (
-            sum(len(bucket.busy) for bucket in buckets),
-            sum(len(bucket.idle) for bucket in buckets),
+            sum(len(bucket.busy) for bucket in buckets) + carrying,
+            sum(len(bucket.idle) + len(bucket.shared) for bucket in buckets) - carrying,
             sum(len(bucket.waiters) for bucket in buckets),
         )
 
@@ -94,8 +113,8 @@ class SessionPool:
 
     def acquire(
         self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int, *, fresh: bool = False
-    ) -> Session | Awaitable[Session]:
-        """Give a session to one of these addresses: a warm one at once, or an awaitable of one.
+    ) -> Lent | Awaitable[Lent]:
+        """Give a session to one of these addresses, or a stream of one: warm at once, or an awaitable of it.
 
         Args:
             target, addresses, guest, generation: what the session has to fit.
@@ -109,6 +128,8 @@ class SessionPool:
         if session is not None:
             self.reused_total += 1
             return session
+        if bucket.shares_opening:
+            return self._wait(bucket, addresses)
         if len(bucket) < self._config.sessions_per_origin or self._evict(bucket):
             bucket.opening += 1
             return self._open(bucket, addresses)
@@ -117,7 +138,7 @@ class SessionPool:
     def preconnect(self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int) -> None:
         """Open a session in the background if none is idle: a request is likely to follow."""
         bucket = self._bucket(target, guest, generation)
-        if bucket.idle or bucket.opening or len(bucket) >= self._config.sessions_per_origin:
+        if bucket.idle or bucket.shared or bucket.opening or len(bucket) >= self._config.sessions_per_origin:
             return
         bucket.opening += 1
         spawn(self._open_idle(bucket, addresses), name=f"preconnect {target.authority}")
@@ -130,7 +151,7 @@ class SessionPool:
     def has_idle(self, target: Target, guest: Guest, generation: int) -> bool:
         """Whether a warm session is there, or under way."""
         bucket = self._bucket(target, guest, generation)
-        return bool(bucket.idle or bucket.opening)
+        return bool(bucket.idle or bucket.shared or bucket.opening)
 
     def _bucket(self, target: Target, guest: Guest, generation: int) -> _Bucket:
         group = self._group(guest)
@@ -147,9 +168,12 @@ class SessionPool:
         isolation = self._config.isolation
         return guest.id if isolation == "guest" else guest.group if isolation == "group" else ""
 
-    def _take(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Session | None:
-        """Take the idle session that was used last, so that the others can grow old."""
+    def _take(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Lent | None:
+        """Take the idle session that was used last, so that the others can grow old; or a stream of a shared one."""
         oldest = monotonic() - self._config.max_age_s
+        for shared in bucket.shared:
+            if shared.usable and shared.room > 0 and shared.opened_at >= oldest and shared.address in addresses:
+                return shared.lend()
         for place in range(len(bucket.idle) - 1, -1, -1):
             session = bucket.idle[place]
             if not session.usable or session.opened_at < oldest:
@@ -163,12 +187,16 @@ class SessionPool:
 
     def _evict(self, bucket: _Bucket) -> bool:
         """Make room in a full bucket by closing an idle session that none of the validated addresses fits."""
-        if not bucket.idle:
-            return False
-        bucket.idle.pop(0).close()
-        return True
+        if bucket.idle:
+            bucket.idle.pop(0).close()
+            return True
+        for shared in bucket.shared:
+            if not shared.lent:
+                shared.close()
+                return True
+        return False
 
-    async def _open(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Session:
+    async def _open(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Lent:
         try:
             session = await self._opener.connect(
                 bucket.key.target,
@@ -176,32 +204,58 @@ class SessionPool:
                 lambda session: self._returned(bucket, session),
                 lambda session: self._gone(bucket, session),
             )
-        except BaseException:
+        except BaseException as error:
             bucket.opening -= 1
+            self._failed(bucket, addresses, error)
             self._wake(bucket)
             raise
         # The place passes from `opening` to `busy` in one step, or a waiter would take it for free.
         bucket.opening -= 1
         self.opened_total += 1
+        bucket.multiplexes = isinstance(session, Http2Session)
         if not session.usable:
-            session.discard()
+            session.close()
             raise UpstreamError("the upstream closed as soon as it was connected", reason=Reason.UPSTREAM_CLOSED)
+        if isinstance(session, Http2Session):
+            bucket.shared.append(session)
+            stream = session.lend()
+            self._share(bucket, session)
+            return stream
         bucket.busy.add(session)
+        self._wake(bucket)  # who hoped for streams of it
         return session
+
+    def _failed(self, bucket: _Bucket, addresses: tuple[str, ...], error: BaseException) -> None:
+        """Who waited for a session that can't be opened, and has no other to wait for, hears the same at once."""
+        if bucket.multiplexes is False or len(bucket) or not isinstance(error, SeamgateError):
+            return
+        for entry in [each for each in bucket.waiters if each[0] == addresses]:
+            bucket.waiters.remove(entry)
+            if not entry[1].done():
+                entry[1].set_exception(type(error)(error.message, reason=error.reason))
 
     async def _open_idle(self, bucket: _Bucket, addresses: tuple[str, ...]) -> None:
         try:
             session = await self._open(bucket, addresses)
         except SeamgateError:
             return  # the request that follows will meet the same error, and report it
+        if isinstance(session, SessionStream):
+            session.release(reusable=True)
+            return
         bucket.busy.discard(session)
         if session.usable:
             session.waited = True
             self._returned(bucket, session)
 
-    async def _wait(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Session:
-        """Queue for a session of a full bucket."""
-        future: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+    async def _wait(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Lent:
+        """Queue for a session of a full bucket, or for a stream of one under way."""
+        session = self._take(bucket, addresses)
+        if session is not None:
+            return session  # it came free between the call and this, the first turn of whoever waits
+        if len(bucket) < self._config.sessions_per_origin and not bucket.shares_opening:
+            bucket.opening += 1
+            return await self._open(bucket, addresses)
+        future: asyncio.Future[Lent] = asyncio.get_running_loop().create_future()
         entry = (addresses, future)
         bucket.waiters.append(entry)
         try:
@@ -220,8 +274,11 @@ class SessionPool:
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
-    def _returned(self, bucket: _Bucket, session: Session) -> None:
+    def _returned(self, bucket: _Bucket, session: AnySession) -> None:
         """A session is free: the first waiter that may use its address gets it, else it stays idle."""
+        if isinstance(session, Http2Session):
+            self._share(bucket, session)
+            return
         bucket.busy.discard(session)
         if bucket.retired:
             session.close()
@@ -237,23 +294,43 @@ class SessionPool:
         else:
             bucket.idle.append(session)
 
-    def _gone(self, bucket: _Bucket, session: Session) -> None:
+    def _share(self, bucket: _Bucket, session: Http2Session) -> None:
+        """A shared session has room: waiters that may use its address get streams of it."""
+        old = monotonic() - session.opened_at > self._config.max_age_s
+        if bucket.retired or old:
+            if not session.lent:
+                session.close()
+            return
+        for entry in [each for each in bucket.waiters if session.address in each[0]]:
+            if session.room <= 0 or not session.usable:
+                self._wake(bucket)
+                return
+            bucket.waiters.remove(entry)
+            if not entry[1].done():
+                entry[1].set_result(session.lend())
+        if not session.lent and any(not future.done() for _, future in bucket.waiters) and not bucket.opening:
+            session.close()  # it fits nobody who waits: make room for one that does
+
+    def _gone(self, bucket: _Bucket, session: AnySession) -> None:
         """A session was closed: there may be room for a waiter."""
-        bucket.busy.discard(session)
-        if session in bucket.idle:
-            bucket.idle.remove(session)
+        if isinstance(session, Http2Session):
+            if session in bucket.shared:
+                bucket.shared.remove(session)
+        else:
+            bucket.busy.discard(session)
+            if session in bucket.idle:
+                bucket.idle.remove(session)
         self._wake(bucket)
 
     def _wake(self, bucket: _Bucket) -> None:
-        """Open a session for the first waiter if there is room."""
-        while bucket.waiters and len(bucket) < self._config.sessions_per_origin:
+        """Open sessions for waiters as far as there is room, and no more than they need."""
+        while bucket.waiters and len(bucket) < self._config.sessions_per_origin and not bucket.shares_opening:
             addresses, future = bucket.waiters.popleft()
             if not future.done():
                 bucket.opening += 1
                 spawn(self._open_for(bucket, addresses, future), name=f"connect {bucket.key.target.authority}")
-                return
 
-    async def _open_for(self, bucket: _Bucket, addresses: tuple[str, ...], future: asyncio.Future[Session]) -> None:
+    async def _open_for(self, bucket: _Bucket, addresses: tuple[str, ...], future: asyncio.Future[Lent]) -> None:
         try:
             session = await self._open(bucket, addresses)
         except SeamgateError as error:
@@ -276,6 +353,11 @@ class SessionPool:
             for session in [each for each in bucket.busy if now - each.active_at > self._response_timeout_s]:
                 if session.exchange is not None and not session.reading_paused:
                     session.timed_out(UpstreamTimeout(f"silent for {self._response_timeout_s:g} s"))
+            for shared in list(bucket.shared):
+                shared.sweep(now, self._response_timeout_s)
+                old = now - shared.opened_at > self._config.max_age_s
+                if not shared.lent and (old or now - shared.active_at > self._config.idle_timeout_s):
+                    shared.close()
             if not len(bucket) and not bucket.waiters:
                 del self._buckets[key]
                 self._keys = {each: kept for each, kept in self._keys.items() if kept is not key}
@@ -287,6 +369,8 @@ class SessionPool:
                 bucket.retired = True
                 for session in list(bucket.idle):
                     session.close()
+                for shared in [each for each in bucket.shared if not each.lent]:
+                    shared.close()
 
     def close(self) -> None:
         """Close everything."""
@@ -294,5 +378,7 @@ class SessionPool:
             bucket.retired = True
             for session in [*bucket.idle, *bucket.busy]:
                 session.close()
+            for shared in list(bucket.shared):
+                shared.close()
         self._buckets.clear()
         self._keys.clear()

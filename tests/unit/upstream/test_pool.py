@@ -17,9 +17,10 @@ from seamgate.errors import ConnectFailed, Reason, UpstreamError
 from seamgate.flow import Guest, Target
 from seamgate.tasks import spawn
 from seamgate.upstream import pool as pool_module
-from seamgate.upstream.pool import SessionPool
+from seamgate.upstream.pool import Lent, SessionPool
 from seamgate.upstream.pool_key import PoolConfig
 from seamgate.upstream.session import Session
+from seamgate.upstream.session2 import SessionStream
 from support.sessions import HeldOpener, lose
 
 TARGET = Target("https", "a.test", 443)
@@ -59,11 +60,14 @@ class Asked:
         if isinstance(found, Session):
             self.session = found
         else:
+            assert not isinstance(found, SessionStream)
             self.task = spawn(self._wait(found), name="asked")
 
-    async def _wait(self, found: Awaitable[Session]) -> None:
+    async def _wait(self, found: Awaitable[Lent]) -> None:
         try:
-            self.session = await found
+            session = await found
+            assert isinstance(session, Session)
+            self.session = session
         except UpstreamError as error:
             self.error = error
 

@@ -1,0 +1,423 @@
+"""One HTTP/2 session to one upstream: a connection to a validated address that carries many exchanges, one a stream.
+
+Opened by `upstream.connect` where ALPN agreed to h2, shared out by `upstream.pool` to exchanges of equal key. What one
+exchange does (a guest that reads slowly, gives up, or is answered by nonsense) concerns its stream only.
+
+Words: the session *lends* a stream to an exchange; the stream gets its number when its request is sent, because
+numbers have to rise in the order of sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from seamgate.errors import (
+    NotProcessed,
+    Reason,
+    SeamgateError,
+    TlsFailed,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+)
+from seamgate.flow import Headers, Request
+from seamgate.grpc import is_grpc
+from seamgate.protocol.heads import ResponseHead
+from seamgate.protocol.http2 import Http2Connection
+from seamgate.protocol.http2_events import (
+    ConnectionBroken,
+    Event,
+    GoingAway,
+    SettingsChanged,
+    StreamData,
+    StreamEnd,
+    StreamHead,
+    StreamMalformed,
+    StreamReset,
+)
+from seamgate.protocol.http2_fields import request_fields
+from seamgate.protocol.http2_frames import CANCEL, NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM
+from seamgate.streams import Transport
+
+if TYPE_CHECKING:
+    from seamgate.exchange import Exchange
+
+STREAM_WINDOW: Final = 256 * 1024
+"""How much of one answer an upstream may send ahead of its guest: what a guest that does not read makes us hold."""
+CONNECTION_WINDOW: Final = 16 * 1024 * 1024
+MOST_STREAMS: Final = 100
+"""Streams at once on one session, whatever more the upstream permits: a lost connection costs them all."""
+MOST_RESETS: Final = 300
+"""A session on which so many streams were given up takes no more: a guest that floods its own would make the upstream
+end the session for all (servers allow some 500 to 1,000)."""
+_numbers = itertools.count(1)
+StreamEvent = StreamHead | StreamData | StreamEnd
+
+
+class SessionStream:
+    """A stream as it is lent to one exchange. State: `number` is 0 until the request is sent."""
+
+    __slots__ = (
+        "active_at", "address", "answered", "exchange", "full", "held", "id", "number", "over", "reading_paused",
+        "reused", "session", "waited",
+    )  # fmt: skip
+
+    def __init__(self, session: Http2Session, *, reused: bool) -> None:
+        self.session = session
+        self.id = session.id
+        self.address = session.address
+        self.reused = self.waited = reused
+        self.answered = False
+        self.number = 0
+        self.exchange: Exchange | None = None
+        self.active_at = monotonic()
+        self.reading_paused = False
+        self.full = False
+        self.over = False
+        self.held: list[StreamEvent] = []
+
+    def __repr__(self) -> str:
+        return f"<SessionStream {self.id}/{self.number} {self.address}>"
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be sent on it: the upstream may have changed its mind about how many."""
+        return not self.over and self.session.takes_another
+
+    # -- what an exchange does with it -------------------------------------------------------------------------------
+
+    def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
+        """Begin a request: written from the model, never relayed."""
+        self.exchange = exchange
+        self.active_at = monotonic()
+        target = request.path if query is None else f"{request.path}?{query}"
+        fields = request_fields(
+            request.method,
+            request.target.scheme,
+            request.target.authority,
+            target,
+            headers,
+            body,
+            trailers=is_grpc(request.headers),
+        )
+        self.number = self.session.begin(self, request.method)
+        self.session.core.send_fields(self.number, fields, ended=body == 0)
+
+    def send_data(self, data: bytes) -> None:
+        """Send a piece of the body, as far as the upstream's windows permit; queue the rest."""
+        core = self.session.core
+        core.send_data(self.number, data)
+        if not self.full and core.is_full(self.number):
+            self.full = True
+            if self.exchange is not None:
+                self.exchange.upstream_writable(False)
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the request."""
+        self.session.core.send_end(self.number, trailers)
+
+    def flush(self) -> None:
+        """Send what was queued, together with what other exchanges queue in this turn."""
+        self.active_at = monotonic()
+        self.session.flush_soon()
+
+    def pause_reading(self) -> None:
+        """The guest has enough: this stream's window stays closed."""
+        self.reading_paused = True
+
+    def resume_reading(self) -> None:
+        """The guest takes more."""
+        if not self.reading_paused:
+            return
+        self.reading_paused = False
+        self.active_at = monotonic()
+        if self.held:
+            self.session.deliver(self, [])
+
+    def release(self, *, reusable: bool) -> None:
+        """The exchange is done with it; a stream that is not over is given up."""
+        if not self.over:
+            self.over = True
+            self.exchange = None
+            self.held = []
+            self.session.returned(self)
+
+    # -- from the session --------------------------------------------------------------------------------------------
+
+    def drained(self) -> None:
+        """The upstream took most of what was queued."""
+        self.full = False
+        if self.exchange is not None:
+            self.exchange.upstream_writable(True)
+
+    def lost(self, error: SeamgateError) -> None:
+        """The stream ended before the response did."""
+        exchange = self.exchange
+        if any(isinstance(event, StreamEnd) or (isinstance(event, StreamHead) and event.ended) for event in self.held):
+            return  # the answer is whole, only its guest has not read it yet
+        self.held = []
+        if exchange is not None:
+            exchange.on_session_lost(error)
+
+
+class Http2Session:
+    """One connection. State: `lent` holds the streams that exchanges have; `_broken` once nothing may be sent."""
+
+    def __init__(
+        self, address: str, on_idle: Callable[[Http2Session], None], on_gone: Callable[[Http2Session], None]
+    ) -> None:
+        self.id = f"m{next(_numbers)}"
+        self.address = address
+        self.opened_at = self.active_at = monotonic()
+        self.exchanges = 0
+        self.transport: Transport | None = None
+        self.lent: set[SessionStream] = set()
+        self.core = Http2Connection(
+            server=False, clock=monotonic, stream_window=STREAM_WINDOW, connection_window=CONNECTION_WINDOW
+        )
+        self._streams: dict[int, SessionStream] = {}
+        self._begun = False
+        self._settled = False
+        self._broken = False
+        self._going_away = False
+        self._blocked = False
+        self._flush_due = False
+        self._resets = 0
+        self._on_idle = on_idle
+        self._on_gone = on_gone
+
+    def __repr__(self) -> str:
+        state = "broken" if self._broken else "going away" if self._going_away else "open"
+        return f"<Http2Session {self.id} {self.address} {state} lent={len(self.lent)} exchanges={self.exchanges}>"
+
+    @property
+    def usable(self) -> bool:
+        """Whether further streams may be lent, once there is room."""
+        open_ = self.transport is not None and not self.transport.is_closing()
+        return open_ and not (self._broken or self._going_away or self.core.exhausted or self._resets >= MOST_RESETS)
+
+    @property
+    def settling(self) -> bool:
+        """Whether the upstream has not yet said how many streams it takes: one request may go ahead, no more."""
+        return not self._settled and self.usable
+
+    @property
+    def room(self) -> int:
+        """How many further streams may be lent."""
+        most = min(MOST_STREAMS, self.core.peer_most_streams) if self._settled else 1
+        return most - len(self.lent)
+
+    @property
+    def takes_another(self) -> bool:
+        """Whether a stream that is lent may begin now."""
+        return self.usable and self.core.stream_count < self.core.peer_most_streams
+
+    def lend(self) -> SessionStream:
+        """Lend a stream; ask `usable` and `room` before."""
+        stream = SessionStream(self, reused=self._begun)
+        self._begun = True
+        self.lent.add(stream)
+        return stream
+
+    def begin(self, stream: SessionStream, method: str) -> int:
+        """Give a stream its number."""
+        self.exchanges += 1
+        self.active_at = monotonic()
+        number = self.core.open_stream(method)
+        self._streams[number] = stream
+        return number
+
+    def returned(self, stream: SessionStream) -> None:
+        """An exchange is done with its stream."""
+        self.lent.discard(stream)
+        self._streams.pop(stream.number, None)
+        self._resets += self.core.reset(stream.number, CANCEL)  # if it is not over
+        self.active_at = monotonic()
+        self.flush_soon()
+        if self.usable:
+            self._on_idle(self)
+        elif not self.lent:
+            self.close()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Send what is queued at the end of this turn."""
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._flush_due = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the upstream takes now."""
+        transport = self.transport
+        if transport is None or self._blocked or transport.is_closing():
+            return
+        out = self.core.take_output()
+        if out:
+            transport.write(out)
+        for number in self.core.take_drained():
+            stream = self._streams.get(number)
+            if stream is not None:
+                stream.drained()
+
+    def close(self) -> None:
+        """Close politely; exchanges that have streams lose them."""
+        if not self._broken:
+            self._broken = True
+            self.core.go_away(NO_ERROR)
+            self.flush()
+        if self.transport is not None:
+            self.transport.close()
+        self._on_gone(self)
+
+    # -- as a protocol -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """TLS is there."""
+        self.transport = transport
+        self.core.start()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of frames: each stream gets its own, in order, then its exchange is told that the batch is over."""
+        batches: dict[SessionStream, list[StreamEvent]] = {}
+        for event in self.core.feed(data):
+            if isinstance(event, StreamHead | StreamData | StreamEnd):
+                stream = self._streams.get(event.stream)
+                if stream is not None:
+                    batches.setdefault(stream, []).append(event)
+                continue
+            for stream, events in batches.items():
+                self.deliver(stream, events)
+            batches = {}
+            self._on_other(event)
+        for stream, events in batches.items():
+            self.deliver(stream, events)
+        self.flush()
+
+    def deliver(self, stream: SessionStream, events: list[StreamEvent]) -> None:
+        """Hand events to the exchange, behind those that are held, until it is over or its guest has enough."""
+        stream.active_at = monotonic()
+        stream.held += events
+        exchange = stream.exchange
+        try:
+            while exchange is not None and stream.held and not stream.reading_paused:
+                self._hand_over(stream, exchange, stream.held.pop(0))
+                if stream.exchange is not exchange:
+                    return
+            if exchange is not None:
+                exchange.on_flush()
+        except SeamgateError as error:
+            stream.lost(error)
+        except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends the exchange and is reported
+            stream.lost(SeamgateError("a fault of the gateway"))
+            asyncio.get_running_loop().call_exception_handler({"message": "session failed", "exception": error})
+
+    def _hand_over(self, stream: SessionStream, exchange: Exchange, event: StreamEvent) -> None:
+        if isinstance(event, StreamData):
+            exchange.on_data(event.data)
+            self.core.consumed(stream.number, len(event.data))
+        elif isinstance(event, StreamEnd):
+            exchange.on_end(event.trailers)
+        else:
+            head = event.head
+            assert isinstance(head, ResponseHead)
+            stream.answered = True
+            if head.status < 200:
+                exchange.on_informational(head)
+                return
+            exchange.on_head(head)
+            if event.ended and stream.exchange is exchange:
+                exchange.on_end(())
+
+    def _on_other(self, event: Event) -> None:
+        """What concerns the connection, or ends a stream."""
+        if isinstance(event, StreamMalformed):
+            stream = self._streams.get(event.stream)
+            self.core.reset(event.stream, PROTOCOL_ERROR)
+            if stream is not None:
+                stream.lost(event.error)
+        elif isinstance(event, StreamReset):
+            stream = self._streams.get(event.stream)
+            if stream is not None:
+                stream.lost(_reset_error(event.code))
+        elif isinstance(event, SettingsChanged):
+            self._settled = True
+            if self.usable:
+                self._on_idle(self)
+        elif isinstance(event, GoingAway):
+            self._on_going_away(event)
+        elif isinstance(event, ConnectionBroken):
+            self._lose_all(event.error)
+
+    def _on_going_away(self, event: GoingAway) -> None:
+        """The upstream takes no more: streams above its last were not looked at, the others are still answered."""
+        self._going_away = True
+        for number, stream in list(self._streams.items()):
+            if number > event.last:
+                stream.answered = False
+                stream.lost(NotProcessed("the upstream went away before it looked at the request"))
+        if not self.lent:
+            self.close()
+
+    def _lose_all(self, error: SeamgateError) -> None:
+        self.flush()
+        self._broken = True
+        for stream in list(self._streams.values()):
+            stream.lost(error)
+        if self.transport is not None:
+            self.transport.close()
+        self._on_gone(self)
+
+    def eof_received(self) -> bool:
+        """The upstream ended: what is not whole is cut."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._broken = True
+        for stream in list(self._streams.values()):
+            if isinstance(exc, ssl.SSLError):
+                stream.lost(TlsFailed("the TLS session with the upstream broke"))
+            else:
+                message = "the upstream closed before its answer was complete"
+                stream.lost(UpstreamError(message, reason=Reason.UPSTREAM_CLOSED))
+        self._on_gone(self)
+
+    def pause_writing(self) -> None:
+        """The transport has enough: requests wait in their streams, which fill, one by one."""
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self._blocked = False
+        self.flush()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def sweep(self, now: float, response_timeout_s: float) -> None:
+        """End the streams whose upstream has been silent for too long."""
+        for stream in list(self._streams.values()):
+            if not stream.reading_paused and now - stream.active_at > response_timeout_s:
+                stream.lost(UpstreamTimeout(f"silent for {response_timeout_s:g} s"))
+
+
+def _reset_error(code: int) -> SeamgateError:
+    if code == REFUSED_STREAM:
+        return NotProcessed("the upstream refused the stream before it looked at the request")
+    if code in (PROTOCOL_ERROR, _HTTP_1_1_REQUIRED):
+        return UpstreamProtocolError(f"the upstream reset the stream with code {code}")
+    message = f"the upstream reset the stream with code {code} before its answer was complete"
+    return UpstreamError(message, reason=Reason.UPSTREAM_CLOSED)
+
+
+_HTTP_1_1_REQUIRED: Final = 0xD

@@ -1,0 +1,414 @@
+"""An upstream speaks HTTP/2: one connection carries many guests' requests, within the isolation of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from seamgate.protocol import http2_frames as wire
+from seamgate.protocol.http2_guard import CONTROL_BURST
+from support.http2 import claimed, tunnel
+from support.http2_upstream import H2Upstream, Talk2, echo2
+from support.lab import OTHER_TOKEN, SECRET, TOKEN, WITH_KEY, Lab, proxy_authorization
+
+
+async def test_http1_guests_share_one_http2_connection() -> None:
+    """Thirty at once over thirty tunnels: one connection up, thirty streams."""
+    go = asyncio.Event()
+
+    async def app(talk: Talk2) -> None:
+        await go.wait()
+        await talk.respond(200, talk.target.encode())
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        guests = [await lab.tunnel() for _ in range(30)]
+        for number, guest in enumerate(guests):
+            await guest.send(guest.request("GET", f"/{number}"))
+        upstream: Any = lab.upstream
+        await lab.until(lambda: len(upstream.talks) == 30)
+        assert len(upstream.links) == 1
+        go.set()
+        for number, guest in enumerate(guests):
+            assert (await guest.answer()).body == f"/{number}".encode()
+        records = await claimed(lab, 30)
+        assert {record.upstream.session for record in records if record.upstream is not None} == {"m1"} or len(
+            {record.upstream.session for record in records if record.upstream is not None}
+        ) == 1
+
+
+async def test_the_upstream_gets_what_policy_saw() -> None:
+    """Host becomes :authority, hop-by-hop fields stay here, trailers and length go along."""
+    async with Lab(H2Upstream(echo2)) as lab:
+        guest = await lab.tunnel()
+        answer = await guest.ask(
+            "POST", "/x?y", b"Connection: x-hop", b"x-hop: 1", b"te: gzip", b"cookie: a=1; b=2", body=b"abc"
+        )
+        assert answer.json["headers"] == [
+            [":method", "POST"],
+            [":scheme", "https"],
+            [":authority", lab.authority()],
+            [":path", "/x?y"],
+            ["cookie", "a=1; b=2"],
+            ["content-length", "3"],
+        ]
+        assert answer.json["body"] == "abc"
+        await guest.send(
+            b"PUT /t HTTP/1.1\r\nhost: " + guest.authority.encode() + b"\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"3\r\nabc\r\n0\r\nx-sum: 9\r\n\r\n"
+        )
+        answer = await guest.answer()
+        assert answer.json["trailers"] == [["x-sum", "9"]]
+        await lab.audited("POST /x allow allowed 200 complete", "PUT /t allow allowed 200 complete")
+
+
+async def test_http2_on_both_sides() -> None:
+    """Heads, bodies, trailers, HEAD, 204 and 103 cross."""
+
+    async def app(talk: Talk2) -> None:
+        if talk.target == "/trailers":
+            await talk.begin(103, [(b"link", b"</x>")])
+            await talk.begin(200)
+            await talk.data(b"fine")
+            await talk.finish([(b"x-late", b"1")])
+        else:
+            await talk.respond(int(talk.target[1:]), b"" if talk.target == "/204" else b"12345")
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        guest = await tunnel(lab)
+        reply = await guest.ask("/trailers")
+        assert (reply.body, reply.trailers, len(reply.informational)) == (b"fine", [(b"x-late", b"1")], 1)
+        reply = await guest.ask("/200", method="HEAD")
+        assert (reply.status, reply.header(b"content-length"), reply.body) == (200, b"5", b"")
+        reply = await guest.ask("/204")
+        assert (reply.status, reply.whole) == (204, True)
+        await lab.audited(
+            "GET /trailers allow allowed 200 complete",
+            "HEAD /200 allow allowed 200 complete",
+            "GET /204 allow allowed 204 complete",
+        )
+
+
+async def test_bodies_flow_at_once_in_both_directions() -> None:
+    """Each piece comes back before the next is sent: nothing waits for the end of the request."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.begin(200)
+        while (piece := await talk.piece()) is not None:
+            await talk.data(piece.upper())
+        await talk.finish([(b"done", b"1")])
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/", method="POST")
+        reply = guest.replies[stream]
+        for number in range(10):
+            await guest.data(stream, b"a%d" % number)
+            wanted = 2 * number + 2
+            await guest.until(lambda: len(reply.body) == wanted)  # noqa: B023 - it is awaited here
+        await guest.end(stream)
+        await guest.answer(stream)
+        assert reply.body == b"".join(b"A%d" % number for number in range(10)) and reply.trailers == [(b"done", b"1")]
+        await lab.audited("POST / allow allowed 200 complete")
+
+
+async def test_a_large_body_crosses_both_windows() -> None:
+    """Several windows of body up and down, whole."""
+    body = bytes(range(256)) * 8192
+
+    async def app(talk: Talk2) -> None:
+        await talk.respond(200, await talk.body())
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        guest = await tunnel(lab)
+        reply = await guest.ask("/", method="POST", body=body)
+        assert reply.body == body
+        await lab.audited("POST / allow allowed 200 complete")
+
+
+async def test_guests_of_other_groups_never_share_a_connection() -> None:
+    """The pool's isolation holds for streams as it does for sessions."""
+    async with Lab(H2Upstream(echo2), settings={"entries": {"proxy": {"guest": ""}}}) as lab:
+        seen = []
+        for token in (TOKEN, OTHER_TOKEN, TOKEN):
+            guest = await lab.tunnel("", proxy_authorization(token))
+            seen.append((await guest.ask("GET", "/")).json["connection"])
+        assert seen == [0, 1, 0]
+        await lab.audited(*["GET / allow allowed 200 complete"] * 3)
+
+
+async def test_a_credential_goes_up_and_never_comes_back() -> None:
+    """Two guests on one connection, one of them with a secret: neither sees it."""
+    async with Lab(H2Upstream(echo2), rules=[WITH_KEY]) as lab:
+        upstream: Any = lab.upstream
+        guest = await tunnel(lab)
+        reply = await guest.ask("/")
+        assert upstream.talks[0].header("x-api-key") == SECRET.encode()
+        assert SECRET.encode() not in reply.body and b"x-api-key" in reply.body
+        await lab.audited("GET / allow allowed 200 complete")
+
+
+async def test_more_requests_than_the_upstream_takes_at_once_get_more_connections() -> None:
+    """SETTINGS_MAX_CONCURRENT_STREAMS is obeyed."""
+    go = asyncio.Event()
+
+    async def app(talk: Talk2) -> None:
+        await go.wait()
+        await talk.respond(200, b"x")
+
+    async with Lab(H2Upstream(app, settings={3: 2}), credential=False) as lab:
+        upstream: Any = lab.upstream
+        first = await tunnel(lab)
+        warm = await first.begin("/", ended=True)
+        await lab.until(lambda: len(upstream.talks) == 1)
+        streams = [await first.begin("/", ended=True) for _ in range(5)]
+        await lab.until(lambda: len(upstream.talks) == 6)
+        per_link = [len(link.talks) for link in upstream.links]
+        assert max(per_link) <= 2 and sum(per_link) == 6
+        go.set()
+        for stream in (warm, *streams):
+            assert (await first.answer(stream)).status == 200
+        await claimed(lab, 6)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_refused_stream_is_sent_again(method: str) -> None:
+    """REFUSED_STREAM says that nothing was looked at: even a POST may be repeated."""
+
+    async def app(talk: Talk2) -> None:
+        upstream: Any = lab.upstream
+        if len(upstream.talks) == 1:
+            await talk.give_up(7)
+        else:
+            await echo2(talk)
+
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        reply = await guest.ask("/", method=method, body=b"abc" if method == "POST" else None)
+        assert json.loads(reply.body)["body"] == ("abc" if method == "POST" else "")
+        await lab.audited(f"{method} / allow allowed 200 complete")
+
+
+async def test_streams_that_are_always_refused_end() -> None:
+    """After a few tries."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.give_up(7)
+
+    async with Lab(H2Upstream(app)) as lab:
+        upstream: Any = lab.upstream
+        guest = await tunnel(lab)
+        reply = await guest.ask("/")
+        assert (reply.status, reply.reason) == (502, "upstream_closed")
+        assert len(upstream.talks) == 4
+        await lab.audited("GET / allow upstream_closed 502 failed")
+
+
+async def test_goaway_lets_streams_below_it_finish_and_repeats_those_above() -> None:
+    """A graceful restart of the upstream: nobody notices."""
+    both = asyncio.Event()
+
+    async def app(talk: Talk2) -> None:
+        upstream: Any = lab.upstream
+        if talk.connection:
+            await talk.respond(200, b"second connection")
+            return
+        if len(upstream.talks) == 2:
+            both.set()
+            return
+        await both.wait()
+        await talk.link.raw(wire.write_goaway(1, 0))
+        await talk.respond(200, b"first connection")
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        guest = await tunnel(lab)
+        one = await guest.begin("/1", ended=True)
+        upstream: Any = lab.upstream
+        await lab.until(lambda: len(upstream.talks) == 1)
+        two = await guest.begin("/2", ended=True)
+        assert (await guest.answer(one)).body == b"first connection"
+        assert (await guest.answer(two)).body == b"second connection"
+        await claimed(lab, 2)
+
+
+async def test_a_reset_answer_is_cut_for_its_guest_only() -> None:
+    """Other streams of the connection go on."""
+
+    async def app(talk: Talk2) -> None:
+        if talk.target == "/cut":
+            await talk.begin(200)
+            await talk.data(b"half")
+            await talk.give_up(2)
+        else:
+            await echo2(talk)
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        upstream: Any = lab.upstream
+        guest = await tunnel(lab)
+        reply = await guest.ask("/cut")
+        assert (reply.status, reply.body, reply.whole, reply.reset) == (200, b"half", False, 2)
+        assert (await guest.ask("/")).status == 200
+        assert len(upstream.links) == 1
+        await lab.audited("GET /cut allow upstream_closed 200 truncated", "GET / allow allowed 200 complete")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [(b"a", b"1\r\nset-cookie: x")],
+        [(b"transfer-encoding", b"chunked")],
+        [(b"content-length", b"5"), (b"content-length", b"5")],
+        [(b"A", b"1")],
+    ],
+)
+async def test_a_malformed_answer_concerns_its_stream_only(fields: list[tuple[bytes, bytes]]) -> None:
+    """502 for the one; the other on the same connection is answered."""
+    go = asyncio.Event()
+
+    async def app(talk: Talk2) -> None:
+        if talk.target == "/bad":
+            await talk.begin(200, fields)
+            go.set()
+            assert await talk.given_up() == 1
+        else:
+            await go.wait()
+            await echo2(talk)
+
+    async with Lab(H2Upstream(app)) as lab:
+        upstream: Any = lab.upstream
+        guest = await tunnel(lab)
+        good = await guest.begin("/good", ended=True)
+        await lab.until(lambda: len(upstream.talks) == 1)
+        reply = await guest.ask("/bad")
+        assert (reply.status, reply.reason) == (502, "upstream_protocol")
+        assert (await guest.answer(good)).status == 200
+        assert len(upstream.links) == 1
+        await lab.audited("GET /bad allow upstream_protocol 502 failed", "GET /good allow allowed 200 complete")
+
+
+async def test_a_body_longer_than_it_says_is_cut() -> None:
+    """The surplus never reaches the guest."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.begin(200, [(b"content-length", b"4")])
+        await talk.data(b"fine")
+        await talk.data(b"evil")
+        await talk.given_up()
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        guest = await lab.tunnel()
+        answer = await guest.ask("GET")
+        assert answer.body in (b"", b"fine")
+        await claimed(lab, 1)
+
+
+async def test_a_guest_that_gives_up_resets_its_stream_only() -> None:
+    """CANCEL upstream; the connection and the streams beside it live on."""
+    given_up = asyncio.Event()
+
+    async def app(talk: Talk2) -> None:
+        if talk.target == "/slow":
+            assert await talk.given_up() == 8
+            given_up.set()
+        else:
+            await echo2(talk)
+
+    async with Lab(H2Upstream(app)) as lab:
+        upstream: Any = lab.upstream
+        leaving, staying = await lab.tunnel(), await lab.tunnel()
+        await leaving.send(leaving.request("GET", "/slow"))
+        await lab.until(lambda: len(upstream.talks) == 1)
+        leaving.close()
+        await given_up.wait()
+        assert (await staying.ask("GET", "/")).status == 200
+        assert len(upstream.links) == 1
+        await lab.audited("GET /slow allow guest_gone 0 aborted", "GET / allow allowed 200 complete")
+
+
+async def test_a_guest_that_does_not_read_keeps_nobody_waiting() -> None:
+    """Its stream's window closes at the upstream; another guest's large answer passes on the same connection."""
+    size = 8 << 20
+
+    async def app(talk: Talk2) -> None:
+        await talk.respond(200, bytes(size))
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        upstream: Any = lab.upstream
+        slow = await tunnel(lab, settings={4: 65535})
+        slow.opens_windows = False
+        stalled = await slow.begin("/", ended=True)
+        await slow.until(lambda: len(slow.replies[stalled].body) == 65535)
+        guest = await lab.tunnel(keeps=True)
+        assert len((await guest.ask("GET")).body) == size
+        assert len(upstream.links) == 1
+        slow.close()
+        await claimed(lab, 2)
+
+
+async def test_an_upstream_that_breaks_the_protocol_loses_its_connection() -> None:
+    """Every exchange on it fails, with a reason; the next one gets a new connection."""
+
+    async def app(talk: Talk2) -> None:
+        if talk.connection == 0:
+            await talk.link.raw(wire.write_frame(wire.PUSH_PROMISE, 4, talk.stream, bytes(5)))
+        else:
+            await echo2(talk)
+
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        reply = await guest.ask("/")
+        assert (reply.status, reply.reason) == (502, "upstream_protocol")
+        assert (await guest.ask("/")).status == 200
+        await lab.audited("GET / allow upstream_protocol 502 failed", "GET / allow allowed 200 complete")
+
+
+async def test_an_upstream_that_floods_loses_its_connection() -> None:
+    """A flood of PING frames ends it."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.link.raw(wire.write_frame(wire.PING, 0, 0, bytes(8)) * (CONTROL_BURST + 200))
+
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        reply = await guest.ask("/")
+        assert reply.reason == "upstream_protocol"
+        await lab.audited("GET / allow upstream_protocol 502 failed")
+
+
+async def test_http2_can_be_turned_off_on_either_side() -> None:
+    """Then ALPN offers http/1.1 only."""
+    async with Lab(H2Upstream(echo2), settings={"http2": {"upstreams": False}}, checks=False) as lab:
+        guest = await tunnel(lab)
+        upstream: Any = lab.upstream
+        await guest.begin("/", ended=True)
+        await lab.until(lambda: bool(upstream.lines))
+        assert upstream.lines[0].transport.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        upstream.failures.clear()
+        guest.close()
+    async with Lab(H2Upstream(echo2), settings={"http2": {"guests": False}}) as lab:
+        with pytest.raises(AssertionError):
+            await tunnel(lab)
+
+
+async def test_a_silent_upstream_times_out_by_stream() -> None:
+    """The others, and the connection, live on."""
+
+    async def app(talk: Talk2) -> None:
+        if talk.target == "/silent":
+            await talk.given_up()
+        else:
+            await echo2(talk)
+
+    async with Lab(H2Upstream(app), settings={"limits": {"response_timeout_s": 0.05}}) as lab:
+        upstream: Any = lab.upstream
+        guest = await tunnel(lab)
+        silent = await guest.begin("/silent", ended=True)
+        await lab.until(lambda: bool(upstream.talks))
+        await asyncio.sleep(0.06)
+        lab.gateway.seam.pool.sweep()
+        assert (await guest.answer(silent)).reason == "upstream_timeout"
+        assert (await guest.ask("/")).status == 200
+        assert len(upstream.links) == 1
+        await lab.audited("GET /silent allow upstream_timeout 504 failed", "GET / allow allowed 200 complete")
