@@ -49,7 +49,7 @@ class Target(msgspec.Struct, frozen=True):
     """Where a request goes: parsed once, read by policy, credentials, dialling, SNI, Host and audit.
 
     Attributes:
-        scheme: "http" or "https".
+        scheme: "http" or "https"; "tcp" for a stream that is passed on unread.
         host: canonical: a lower-case A-label name without trailing dot, or an address in its one canonical text
             form (IPv6 without brackets).
         port: 1 to 65535.
@@ -65,7 +65,7 @@ class Target(msgspec.Struct, frozen=True):
     def authority(self) -> str:
         """Host and port as in a Host header: the port only where it is not the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        default = 443 if self.scheme == "https" else 80
+        default = 443 if self.scheme == "https" else 80 if self.scheme == "http" else 0
         return host if self.port == default else f"{host}:{self.port}"
 
     @property
@@ -102,6 +102,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
         body: the whole body if body_state is COMPLETE, else None.
         body_state: what is known of the body in this phase.
         received_at: Unix time in seconds at which the head was complete.
+        upgrade: what the connection is to become: "websocket", or "" for none.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
     body: bytes | None = None
     body_state: BodyState = BodyState.ABSENT
     received_at: float = 0.0
+    upgrade: str = ""
 
     @property
     def url(self) -> str:

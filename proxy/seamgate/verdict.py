@@ -48,6 +48,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
             ones, that the rules let the host resolve to.
         would_deny: the message of a rule in audit mode that would have denied; "" if none would have.
         would_rule: the id of that rule.
+        upgrade: what the allowed request may become, as `Request.upgrade`; "" for nothing.
     """
 
     effect: Effect = Effect.DENY
@@ -60,6 +61,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     would_deny: str = ""
     would_rule: str = ""
     addresses: tuple[str, ...] = ()
+    upgrade: str = ""
 
     @property
     def allowed(self) -> bool:

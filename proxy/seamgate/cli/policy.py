@@ -36,6 +36,7 @@ from seamgate.policy.testing import (
     Suite,
     TestFile,
     build_request,
+    is_askable,
     judge_as_exchange,
     parse_tests,
     run_suite,
@@ -314,8 +315,10 @@ def explain(
         now=moment,
         line=0,
     )
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"{url!r} is not a URL: begin with https://")
+    if not is_askable(case.method, url):
+        raise click.UsageError(
+            f"{method} {url!r}: begin with https:// (wss:// for a WebSocket, CONNECT tcp://host:port)"
+        )
     verdict, phase = judge_as_exchange(case, _pipeline(evaluator, moment), "explain")
     story = _Story(evaluator, case, verdict, phase)
     click.echo(json.dumps(story.as_json()) if as_json else "\n".join(story.lines()))

@@ -28,7 +28,7 @@ from seamgate.errors import ConfigError, Reason
 from seamgate.flow import Guest, Request, Target
 from seamgate.policy.conditions import Condition, Outcome, View
 from seamgate.policy.explain import Explainer, ban_message, unknown_message
-from seamgate.policy.index import Bucket, HostIndex, find_allows, find_denies
+from seamgate.policy.index import HostIndex, RuleSet, find_allows, find_denies
 from seamgate.policy.model import Exemption, Layer, Policy, Rule
 from seamgate.policy.selection import Rate, check_ties, select
 from seamgate.verdict import Effect, Verdict
@@ -117,10 +117,12 @@ class Evaluator:
                 bucket = self._allows.bucket(host)
                 bucket.add(rule, match.paths)
                 bucket.add_connect(rule)
+                bucket.add_tcp(rule)
                 continue
             bucket = self._denies.bucket(host)
             paths = match.paths
             bucket.add(rule, None if paths is None else [each for path in paths for each in path.folded()])
+            bucket.add_tcp(rule)
             if paths is None and match.methods is None and not match.conditions:
                 bucket.add_connect(rule)
 
@@ -135,13 +137,25 @@ class Evaluator:
         if not request.method.isupper():
             message = f"The method {request.method} is not in upper case."
             return Decision(Verdict(Effect.DENY, Reason.NO_RULE_MATCHED, "", message))
-        plan = self._plan_of(request.guest, request.target, request.method, request.path)
-        return plan if type(plan) is Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
+        plan = self._plan_of(request.guest, request.target, request.method, request.path, request.upgrade)
+        found = plan if type(plan) is Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
+        return self._upgrade_refused(found, request, now) if request.upgrade else found
+
+    def _upgrade_refused(self, found: Decision, request: Request, now: float) -> Decision:
+        """Where the request would be allowed if it stayed what it is, say that this is all that it lacks."""
+        if found.verdict.reason is not Reason.NO_RULE_MATCHED:
+            return found
+        verdict = self.decide(msgspec.structs.replace(request, upgrade=""), now).verdict
+        if verdict.effect is Effect.DENY:
+            return Decision(verdict)
+        message = f"Rule {verdict.rule} allows the request, but not to become a {request.upgrade}: it has no `upgrade`."
+        return Decision(Verdict(Effect.DENY, Reason.UPGRADE_REFUSED, verdict.rule, message))
 
     def judge_connect(self, guest: Guest, target: Target, now: float) -> Verdict:
         """Return DEFER if some request of this guest to this target may be allowed, else a denial.
 
-        With port 0: to this host, whatever the port and scheme.
+        With port 0: to this host, whatever the port and scheme. With the scheme "tcp" nothing will be judged after
+        it: ALLOW, by the rule that says `protocol: tcp`, unless a deny covers anything there.
         """
         if not self._since <= now < self._until:
             self._turn(now)
@@ -164,28 +178,29 @@ class Evaluator:
         """Return every rule that covers the request or may, denies first, with what it says: for `policy explain`."""
         if not self._since <= now < self._until:
             self._turn(now)
-        plan = self._rules_for(request.guest, request.target, request.method, request.path)
+        plan = self._rules_for(request.guest, request.target, request.method, request.path, request.upgrade)
         view = View(request)
         outcomes = [(ban.rule, _ban_outcome(ban, view)) for ban in plan.bans]
         outcomes += [(rule, _all_of(rule.match.conditions, view)) for rule in plan.allows]
         return [each for each in outcomes if each[1] is not Outcome.NO]
 
-    def _plan(self, guest: Guest, target: Target, method: str, path: str) -> Decision | _Plan:
+    def _plan(self, guest: Guest, target: Target, method: str, path: str, upgrade: str) -> Decision | _Plan:
         """Return a decision where guest, target, method and path settle it, else the rules that are left."""
-        plan = self._rules_for(guest, target, method, path)
+        plan = self._rules_for(guest, target, method, path, upgrade)
         if any(rule.match.conditions for rule in plan.allows):
             return plan
         if any(ban.exemptions or ban.rule.match.conditions for ban in plan.bans):
             return plan
-        return self._decide(plan, Request("", guest, target, method, path), None)
+        return self._decide(plan, Request("", guest, target, method, path, upgrade=upgrade), None)
 
-    def _rules_for(self, guest: Guest, target: Target, method: str, path: str) -> _Plan:
+    def _rules_for(self, guest: Guest, target: Target, method: str, path: str, upgrade: str) -> _Plan:
         allows = tuple(
             rule
             for rule in find_allows(self._allows_of(target), path, guest)
             if self._covers(rule, guest, target)
             and rule.match.covers_method(method)
             and (rule.encoded_slash or "%2F" not in path)
+            and upgrade in ("", rule.upgrade)
         )
         bans = []
         for rule in find_denies(self._denies_of(target), path, guest):
@@ -254,6 +269,7 @@ class Evaluator:
             addresses=chosen.addresses,
             would_deny=would.message if would else "",
             would_rule=would.rule if would else "",
+            upgrade=request.upgrade,
         )
         return Decision(verdict, chosen.rates)
 
@@ -269,24 +285,36 @@ class Evaluator:
         real = self._connect_fold(guest, target, shadow=False)
         if real.effect is Effect.DENY:
             return self._connect_denial(real, guest, target, self.explainer)
+        passed = self._tcp_verdict(guest, target) if target.scheme == "tcp" else _DEFER
         if self._has_audit:
             shadow = self._connect_fold(guest, target, shadow=True)
             if shadow.effect is Effect.DENY:
                 would = self._connect_denial(shadow, guest, target, self._shadow_explainer)
-                return Verdict(
-                    Effect.DEFER, Reason.ALLOWED, "", _DEFER.message, would_deny=would.message, would_rule=would.rule
-                )
-        return _DEFER
+                return msgspec.structs.replace(passed, would_deny=would.message, would_rule=would.rule)
+        return passed
+
+    def _tcp_verdict(self, guest: Guest, target: Target) -> Verdict:
+        rules = [
+            rule
+            for rule in _rules_of([bucket.tcp for bucket in self._allows_of(target)], guest)
+            if not rule.audit and self._covers(rule, guest, target)
+        ]
+        chosen = select(rules, target, "", self.layers)
+        return Verdict(Effect.ALLOW, Reason.ALLOWED, chosen.rule.id, addresses=chosen.addresses)
 
     def _connect_fold(self, guest: Guest, target: Target, *, shadow: bool) -> _Fold:
-        for rule in _connect_rules(self._denies_of(target), guest):
+        tcp = target.scheme == "tcp"
+        denies = [bucket.tcp if tcp else bucket.connect for bucket in self._denies_of(target)]
+        for rule in _rules_of(denies, guest):
             if (shadow or not rule.audit) and self._covers(rule, guest, target):
-                exempt = any(self._may_lift_some(each, guest, target) for each in rule.exemptions)
-                if not exempt:
+                # What is in a stream that nobody reads can't be told: only an exemption that does not depend on it
+                # lifts a ban, and a ban of anything there is one of the stream.
+                lifts = self._lifts_tcp if tcp else self._may_lift_some
+                if not any(lifts(each, guest, target) for each in rule.exemptions):
                     return _Fold(Effect.DENY, Reason.RULE_DENIED, rule)
         layers = self.shadow_layers if shadow else self.layers
         missing = dict.fromkeys(layers)
-        for rule in _connect_rules(self._allows_of(target), guest):
+        for rule in _rules_of([bucket.tcp if tcp else bucket.connect for bucket in self._allows_of(target)], guest):
             if rule.layer in missing and (shadow or not rule.audit) and self._covers(rule, guest, target):
                 del missing[rule.layer]
         if missing or not layers:
@@ -301,6 +329,11 @@ class Evaluator:
             and (match.covers_port(target.scheme, target.port) or not target.port)
             and match.covers_guest(guest.labels)
         )
+
+    def _lifts_tcp(self, exemption: Exemption, guest: Guest, target: Target) -> bool:
+        match = exemption.match
+        unread = match.methods is None and match.paths is None and not match.conditions
+        return unread and self._may_lift_some(exemption, guest, target)
 
     def _connect_denial(self, fold: _Fold, guest: Guest, target: Target, explainer: Explainer) -> Verdict:
         if fold.rule is not None:
@@ -327,9 +360,9 @@ def _expiries(rule: Rule) -> Iterable[float]:
             yield at
 
 
-def _connect_rules(buckets: list[Bucket], guest: Guest) -> Iterable[Rule]:
-    for bucket in buckets:
-        yield from bucket.connect.of(guest.labels)
+def _rules_of(sets: Iterable[RuleSet], guest: Guest) -> Iterable[Rule]:
+    for rules in sets:
+        yield from rules.of(guest.labels)
 
 
 def _all_of(conditions: tuple[Condition, ...], view: View | None) -> Outcome:

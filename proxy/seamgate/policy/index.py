@@ -116,7 +116,7 @@ class _Segment:
 class Bucket:
     """The rules of one host pattern."""
 
-    __slots__ = ("_sorted", "_wild", "anywhere", "connect", "literal", "pattern", "shapes")
+    __slots__ = ("_sorted", "_wild", "anywhere", "connect", "literal", "pattern", "shapes", "tcp")
 
     def __init__(self, pattern: HostPattern | None) -> None:
         self.pattern = pattern
@@ -124,6 +124,7 @@ class Bucket:
         self.literal: dict[str, RuleSet] = {}
         self._wild: _Segment | None = None
         self.connect = RuleSet()
+        self.tcp = RuleSet()
         self.shapes: dict[tuple[object, ...], float] = {}
         self._sorted: list[tuple[str, RuleSet]] | None = None
 
@@ -143,6 +144,11 @@ class Bucket:
         if self.shapes.get(shape, -1.0) < rule.expires_at:
             self.shapes[shape] = rule.expires_at
             self.connect.add(rule)
+
+    def add_tcp(self, rule: Rule) -> None:
+        """Add a rule for judging streams that are passed on unread."""
+        if "tcp" in rule.match.schemes:
+            self.tcp.add(rule)
 
     def _leaf(self, pattern: PathPattern) -> RuleSet:
         if not pattern.wild:

@@ -21,7 +21,17 @@ from seamgate.policy.conditions import Condition, JsonCondition, ValueCondition,
 from seamgate.policy.expressions import Expression, ExpressionError
 from seamgate.policy.model import SCHEMES, Exemption, LabelMatch, Layer, Match, Policy, PortRange, Rule
 from seamgate.policy.patterns import HostPattern, parse_glob, parse_host, parse_path
-from seamgate.policy.schema import ExceptSpec, JsonSpec, LimitsSpec, MatchSpec, PolicyFile, RuleSpec, Texts, ValueSpec
+from seamgate.policy.schema import (
+    AllowSpec,
+    ExceptSpec,
+    JsonSpec,
+    LimitsSpec,
+    MatchSpec,
+    PolicyFile,
+    RuleSpec,
+    Texts,
+    ValueSpec,
+)
 from seamgate.verdict import Limits
 
 T = TypeVar("T")
@@ -112,6 +122,8 @@ class _Loader:
             self.fail(f"hosts times paths make more than {MAX_PATTERNS} patterns: split the rule", *path)
         line, column = self.document.position(*path)
         conditions = self.when(spec.when, (*path, "when"), lenient=not allows)
+        if isinstance(what, AllowSpec) and what.protocol is not UNSET:
+            self.check_tcp(spec, what, path)
         return Rule(
             id=spec.id,
             allows=allows,
@@ -124,6 +136,7 @@ class _Loader:
             limits=self.limits(spec.limits, (*path, "limits")),
             inspect=self.names(spec.inspect, (*path, "inspect")),
             addresses=tuple(self.each(spec.addresses, (*path, "addresses"), _address_set)),
+            upgrade="" if isinstance(spec.upgrade, UnsetType) else spec.upgrade,
             encoded_slash=spec.encoded_slash,
             audit=self.file_is_audit or spec.mode == "audit",
             expires_at=self.expiry(spec.expires, (*path, "expires")),
@@ -136,11 +149,22 @@ class _Loader:
         )
 
     def refuse_in_deny(self, spec: RuleSpec, path: tuple[Step, ...]) -> None:
-        for key in ("credential", "limits", "inspect", "addresses"):
+        for key in ("credential", "limits", "inspect", "addresses", "upgrade"):
             if getattr(spec, key) is not UNSET:
                 self.fail(f"{key} belongs to an allow: a deny has no use for it", *path, key, key=True)
         if spec.encoded_slash:
             self.fail("encoded_slash belongs to an allow: a deny always covers %2F", *path, "encoded_slash", key=True)
+
+    def check_tcp(self, spec: RuleSpec, what: AllowSpec, path: tuple[Step, ...]) -> None:
+        """Of a stream that nobody reads, nothing but its guest, host and port can be asked or promised."""
+        if isinstance(what.ports, UnsetType):
+            self.fail("protocol: tcp needs ports: name them", *path, "allow", key=True)
+        for key in ("schemes", "methods", "paths", "query", "headers", "json"):
+            if getattr(what, key) is not UNSET:
+                self.fail(f"{key} can't be told of a tcp stream: it is passed on unread", *path, "allow", key, key=True)
+        for key in ("when", "credential", "limits", "inspect", "upgrade"):
+            if getattr(spec, key) is not UNSET:
+                self.fail(f"{key} does not go with protocol: tcp: the stream is passed on unread", *path, key, key=True)
 
     def exemptions(self, spec: RuleSpec, allows: bool, path: tuple[Step, ...]) -> tuple[Exemption, ...]:
         if isinstance(spec.except_, UnsetType):
@@ -177,6 +201,8 @@ class _Loader:
                     self.fail(f"{key} is empty: name some, or leave the key out to cover all", *path, key)
         lenient = not allows and not lifts
         default_schemes = frozenset({"https"}) if allows else SCHEMES
+        if isinstance(spec, AllowSpec) and spec.protocol is not UNSET:
+            default_schemes = frozenset({"tcp"})
         hosts = self.listed(spec.hosts, (*path, "hosts"), parse_host)
         if lenient and hosts is not None and any(_is_everything(pattern) for pattern in hosts):
             hosts = None  # a deny of every name is meant for addresses too

@@ -29,7 +29,8 @@ LabelMatch = tuple[str, frozenset[str] | None]
 """A label's name, and its values, or None for any value. A guest without the label never matches."""
 PortRange = tuple[int, int]
 """(lowest, highest), both included."""
-SCHEMES = frozenset({"http", "https"})
+SCHEMES = frozenset({"http", "https", "tcp"})
+"""`tcp` is a stream that is passed on unread: an allow covers it by `protocol: tcp` only, a deny like the others."""
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         hosts: patterns; () covers nothing.
-        schemes: "http", "https".
+        schemes: of `SCHEMES`.
         ports: ranges; None in an allow means the scheme's default port (`default_ports`).
         default_ports: whether ports None means the default port only.
         methods: upper-case, HEAD in it where GET is.
@@ -111,6 +112,7 @@ class Rule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         limits: or None.
         inspect: names, or None.
         addresses: classes and networks beyond public ones.
+        upgrade: what requests that an allow covers may become: "websocket", or "" for nothing.
         encoded_slash: whether an allow covers paths with %2F.
         audit: recorded, not enforced.
         expires_at: Unix seconds from which it is void.
@@ -127,6 +129,7 @@ class Rule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     limits: Limits | None = None
     inspect: tuple[str, ...] | None = None
     addresses: tuple[str, ...] = ()
+    upgrade: str = ""
     encoded_slash: bool = False
     audit: bool = False
     expires_at: float = math.inf

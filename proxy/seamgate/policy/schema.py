@@ -53,6 +53,15 @@ class MatchSpec(_Strict, frozen=True):
     ] = UNSET
 
 
+class AllowSpec(MatchSpec, frozen=True):
+    """What an allow covers."""
+
+    protocol: Annotated[
+        Literal["tcp"] | UnsetType,
+        Meta(description="tcp: any stream to these hosts and ports, passed on unread. Only with hosts and ports."),
+    ] = UNSET
+
+
 class ExceptSpec(MatchSpec, frozen=True):
     """What lifts the ban that it stands in. Absent keys leave the ban's own extent."""
 
@@ -78,7 +87,7 @@ class RuleSpec(_Strict, frozen=True):
     """One rule: exactly one of allow and deny."""
 
     id: Annotated[str, Meta(description="Unique in all policies of a gateway; audit and denials name it.")]
-    allow: MatchSpec | UnsetType = UNSET
+    allow: AllowSpec | UnsetType = UNSET
     deny: MatchSpec | UnsetType = UNSET
     guests: Annotated[
         dict[str, Texts] | UnsetType, Meta(description='Labels to value, values, or "*" (any). Absent: every guest.')
@@ -97,6 +106,9 @@ class RuleSpec(_Strict, frozen=True):
     addresses: Annotated[
         list[str] | UnsetType,
         Meta(description="Classes (private, loopback ...) or networks that the hosts may resolve to beyond public."),
+    ] = UNSET
+    upgrade: Annotated[
+        Literal["websocket"] | UnsetType, Meta(description="websocket: the allow covers requests to become one too.")
     ] = UNSET
     encoded_slash: Annotated[bool, Meta(description="Whether the allow covers paths that hold %2F.")] = False
     mode: Annotated[Literal["enforce", "audit"], Meta(description="audit: record, do not enforce.")] = "enforce"

@@ -253,7 +253,7 @@ class _Loader:
         now: float,
     ) -> Case:
         method, _, url = spec.request.partition(" ")
-        if not url.startswith(("https://", "http://")) or " " in url:
+        if not is_askable(method, url) or " " in url:
             known = "" if not key else _hint(spec.request, self.file.requests)
             message = f"{spec.request!r} is not METHOD URL, such as GET https://example.com/{known}"
             raise self.document.error(message, *path, *([key] if key else []))
@@ -308,6 +308,8 @@ def judge_as_exchange(case: Case, judge: Judge, request_id: str) -> tuple[Verdic
         request = build_request(case, request_id)
     except TargetError as error:
         return denial_of(error), "parse"
+    if request.target.scheme == "tcp":
+        return judge.judge_connect(case.guest, request.target), "connect"
     if request.target.scheme == "https":
         verdict = judge.judge_connect(case.guest, request.target)
         if verdict.effect is Effect.DENY:
@@ -333,6 +335,11 @@ def build_request(case: Case, request_id: str) -> Request:
         TargetError: it would be refused.
     """
     scheme, _, rest = case.url.partition("://")
+    if scheme == "tcp":
+        target = msgspec.structs.replace(parse_authority(rest, "https", port_required=True), scheme="tcp")
+        return Request(request_id, case.guest, target, case.method, "*", received_at=case.now)
+    upgrade = "websocket" if scheme in _WEBSOCKET else ""
+    scheme = _WEBSOCKET.get(scheme, scheme)
     rest, has_query, query = rest.partition("?")
     authority, _, path = rest.partition("/")
     return Request(
@@ -346,7 +353,19 @@ def build_request(case: Case, request_id: str) -> Request:
         None,
         BodyState.ABSENT if case.body is None else BodyState.PENDING,
         case.now,
+        upgrade,
     )
+
+
+def is_askable(method: str, url: str) -> bool:
+    """Whether this is what can be judged: http(s), or ws(s) for a WebSocket, or CONNECT tcp://host:port."""
+    if method == "CONNECT":
+        return url.startswith("tcp://")
+    return url.startswith(("https://", "http://", "wss://", "ws://"))
+
+
+_WEBSOCKET = {"wss": "https", "ws": "http"}
+"""What a request that is to become a WebSocket is before (RFC 6455 3)."""
 
 
 def _failures(expected: Expectation, verdict: Verdict) -> Iterator[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+import msgspec
+
 from seamgate.address import parse_authority
 from seamgate.flow import BodyState, Guest, Request
 from seamgate.policy.evaluation import Evaluator
@@ -38,8 +40,10 @@ def request(
     raw = body.encode() if isinstance(body, str) else body
     given = state or (BodyState.ABSENT if raw is None else BodyState.COMPLETE)
     pairs = tuple((name.encode(), value.encode()) for name, value in (headers or {}).items())
-    target = parse_authority(authority, scheme)
-    return Request("r", guest, target, method, f"/{path}", query if mark else None, pairs, raw, given)
+    upgrade = "websocket" if scheme in ("ws", "wss") else ""
+    target = parse_authority(authority, {"ws": "http", "wss": "https"}.get(scheme, scheme))
+    asked = Request("r", guest, target, method, f"/{path}", query if mark else None, pairs, raw, given)
+    return msgspec.structs.replace(asked, upgrade=upgrade)
 
 
 def judge(policies: Policy | list[Policy], line: str, *, now: float = NOW, **details: Any) -> Verdict:

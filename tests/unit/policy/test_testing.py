@@ -170,3 +170,26 @@ def test_mistakes_in_a_test_file_are_told_with_their_place(text: str, message: s
     with pytest.raises(ConfigError) as caught:
         parse_tests(text, "t.yaml")
     assert message in str(caught.value)
+
+
+def test_websockets_and_streams_can_be_tested() -> None:
+    """`wss://` is a request that is to become a WebSocket, `CONNECT tcp://` a stream that is passed on unread."""
+    policy = load("""
+        - {id: socket, allow: {hosts: [a.test]}, upgrade: websocket}
+        - {id: plain, allow: {hosts: [b.test]}}
+        - {id: db, allow: {hosts: [a.test], ports: [5432], protocol: tcp}}
+    """)
+    cases = """cases:
+      - {request: GET wss://a.test/chat, expect: allow, rule: socket}
+      - {request: GET wss://b.test/chat, reason: upgrade_refused}
+      - {request: "CONNECT tcp://a.test:5432", expect: allow, rule: db}
+      - {request: "CONNECT tcp://a.test:22", reason: no_rule_matched}
+    """
+
+    class Judged(Direct):
+        def __init__(self, now: float) -> None:
+            self.now = now
+            self.evaluator = Evaluator([policy])
+
+    results = list(run_suite(parse_tests(HEAD + cases, "t.yaml"), Judged))
+    assert [result.failures for result in results] == [()] * 4
