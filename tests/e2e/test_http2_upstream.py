@@ -412,3 +412,15 @@ async def test_a_silent_upstream_times_out_by_stream() -> None:
         assert (await guest.ask("/")).status == 200
         assert len(upstream.links) == 1
         await lab.audited("GET /silent allow upstream_timeout 504 failed", "GET / allow allowed 200 complete")
+
+
+async def test_a_large_answer_crosses_small_windows() -> None:
+    """A guest that reads a window at a time gets all of it: each window that opens is passed on at once."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.respond(200, bytes(4 << 20))
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        guest = await tunnel(lab)
+        assert len((await guest.ask("/")).body) == 4 << 20
+        await lab.audited("GET / allow allowed 200 complete")

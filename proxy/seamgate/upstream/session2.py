@@ -138,6 +138,7 @@ class SessionStream:
         self.active_at = monotonic()
         if self.held:
             self.session.deliver(self, [])
+            self.session.flush_soon()  # the windows that this opened
 
     def release(self, *, reusable: bool) -> None:
         """The exchange is done with it; a stream that is not over is given up."""
