@@ -5,6 +5,15 @@ i64 shim_dispatch(struct thread *t);
 void shim_syscall(void);
 
 static u8 reported[SYSCALL_COUNTERS / 8];
+static u64 mode_mask = 022;
+
+/* Returns the mask before. */
+static i64 sys_umask(u64 mask)
+{
+    u64 before = mode_mask;
+    mode_mask = mask & 0777;
+    return (i64)before;
+}
 
 /* Returns -ENOSYS, after telling the host the first time. */
 static i64 unknown(u64 number)
@@ -56,6 +65,8 @@ static i64 sys_clock_gettime(u64 clock, u64 out)
         return -EINVAL_;
     if (clock == 0 || clock == 5 || clock == 11)
         ns += PARAMS->wall_offset_ns;
+    if (clock == 2 || clock == 3) /* PROCESS_CPUTIME_ID, THREAD_CPUTIME_ID */
+        ns = cpu_time_ns(clock);
     u64 ts[2] = {ns / NS_PER_S, ns % NS_PER_S};
     return write_words(out, ts, 2);
 }
@@ -98,7 +109,7 @@ static i64 sys_sysinfo(u64 out)
 
 static i64 sys_getrusage(u64 out)
 {
-    u64 usage[18] = {0}, ns = now_ns();
+    u64 usage[18] = {0}, ns = cpu_time_ns(2);
     usage[0] = ns / NS_PER_S;
     usage[1] = ns % NS_PER_S / 1000;
     return write_words(out, usage, 18);
@@ -106,7 +117,7 @@ static i64 sys_getrusage(u64 out)
 
 static i64 sys_times(u64 out)
 {
-    u64 ticks = now_ns() / 10000000, tms[4] = {ticks, 0, 0, 0};
+    u64 ticks = now_ns() / 10000000, tms[4] = {cpu_time_ns(2) / 10000000, 0, 0, 0};
     if (out && write_words(out, tms, 4))
         return -EFAULT_;
     return (i64)ticks;
@@ -197,7 +208,7 @@ i64 shim_dispatch(struct thread *t)
     /* files and descriptors */
     case 0: return sys_read_write(t, a[0], a[1], a[2], 0);
     case 1: return sys_read_write(t, a[0], a[1], a[2], 1);
-    case 2: return sys_openat(AT_CWD, a[0], a[1], a[2]);
+    case 2: return sys_openat(AT_CWD, a[0], a[1], a[2] & ~mode_mask);
     case 3: return sys_close(a[0]);
     case 4: return sys_fstatat(AT_CWD, a[0], a[1], 0);
     case 5: return sys_fstatat(a[0], 0, a[1], 0);
@@ -225,8 +236,8 @@ i64 shim_dispatch(struct thread *t)
     case 81: return sys_fchdir(a[0]);
     case 82: return rename_call(AT_CWD, a[0], AT_CWD, a[1]);
     case 264: case 316: return rename_call(a[0], a[1], a[2], a[3]);
-    case 83: return path_call(HOST_MKDIR, AT_CWD, a[0], a[1], 0);
-    case 258: return path_call(HOST_MKDIR, a[0], a[1], a[2], 0);
+    case 83: return path_call(HOST_MKDIR, AT_CWD, a[0], a[1] & ~mode_mask, 0);
+    case 258: return path_call(HOST_MKDIR, a[0], a[1], a[2] & ~mode_mask, 0);
     case 84: return path_call(HOST_UNLINK, AT_CWD, a[0], 0x200, 0);
     case 87: return path_call(HOST_UNLINK, AT_CWD, a[0], 0, 0);
     case 263: return path_call(HOST_UNLINK, a[0], a[1], a[2], 0);
@@ -235,10 +246,10 @@ i64 shim_dispatch(struct thread *t)
     case 90: return path_call(HOST_CHMOD, AT_CWD, a[0], a[1], 0);
     case 268: case 452: return path_call(HOST_CHMOD, a[0], a[1], a[2], 0);
     case 91: case 93: return file_of(a[0]) ? 0 : -EBADF_; /* fchmod, fchown: one user */
-    case 95: return 022; /* umask */
+    case 95: return sys_umask(a[0]);
     case 217: return sys_getdents(a[0], a[1], a[2]);
     case 221: return file_of(a[0]) ? 0 : -EBADF_; /* fadvise64 */
-    case 257: return sys_openat(a[0], a[1], a[2], a[3]);
+    case 257: return sys_openat(a[0], a[1], a[2], a[3] & ~mode_mask);
     case 262: return sys_fstatat(a[0], a[1], a[2], a[3]);
     case 280: return sys_utimensat(a[0], a[1], a[2]);
     /* memory */

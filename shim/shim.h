@@ -42,6 +42,7 @@ struct thread {
     u32 futex_bits, waiting; /* waiting: a call is in progress that parked before; its deadline stands */
     u64 seen;                /* io_events when it parked */
     u64 clear_tid;
+    u64 cpu_ns;
     u64 signal_mask, pending;
 };
 
@@ -49,6 +50,7 @@ extern struct thread *current;
 extern u64 io_events; /* raised whenever something may have become readable or writable */
 
 u64 now_ns(void);
+u64 cpu_time_ns(u64 clock);
 int park(struct thread *t, u64 deadline);
 void schedule(void);
 void yield_if_asked(void);

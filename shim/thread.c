@@ -15,6 +15,7 @@ static u64 yields_seen;
 static u32 interrupts_seen;
 static u64 alarm_ns; /* 0: none */
 static u64 alarm_interval_ns;
+static u64 process_ns, running_since; /* processor time: all but what the guest slept */
 
 struct action { u64 handler, flags, restorer, mask; }; /* as the kernel's struct sigaction */
 static struct action actions[SIGNALS];
@@ -59,10 +60,27 @@ static void fpu_load(const void *area)
     __asm__ volatile("xrstor64 (%0)" : : "r"(area), "a"((u32)fpu_mask), "d"(0) : "memory");
 }
 
+/* Adds what has run since the last look to the current thread and to the process. */
+static void account(void)
+{
+    u64 now = now_ns();
+    current->cpu_ns += now - running_since;
+    process_ns += now - running_since;
+    running_since = now;
+}
+
+/* Returns the processor time of the process (clock 2) or of the current thread (clock 3). */
+u64 cpu_time_ns(u64 clock)
+{
+    account();
+    return clock == 2 ? process_ns : current->cpu_ns;
+}
+
 static void switch_to(struct thread *next)
 {
     if (next == current)
         return;
+    account();
     if (current->state != THREAD_FREE) {
         current->fs_base = fs_base();
         fpu_save(current->fpu);
@@ -106,6 +124,7 @@ i64 rendezvous(u64 address, u64 length)
     yields_seen = PARAMS->yield_seq;
     interrupts_seen = PARAMS->interrupts;
     memory_refresh();
+    running_since = now_ns();
     return result;
 }
 
@@ -114,6 +133,7 @@ void shim_start(void)
 {
     find_fpu();
     memory_start();
+    running_since = now_ns();
     struct thread *t = &threads[0];
     t->state = THREAD_READY;
     t->tid = last_tid = 1000;
@@ -210,9 +230,11 @@ void schedule(void)
         }
         if (events != io_events) /* a retried call changed something that an earlier thread waits for */
             continue;
+        account();
         if (ring_sleep())
             host(HOST_IDLE, first == NEVER ? 0 : first, (u64)ring_may_wake(), 0, 0, 0, 0);
         ring_awake();
+        running_since = now_ns();
     }
 }
 
@@ -348,6 +370,7 @@ i64 sys_clone(struct thread *t, u64 flags, u64 stack, u64 parent_tid, u64 child_
     child->tid = ++last_tid;
     child->waiting = 0;
     child->pending = 0;
+    child->cpu_ns = 0;
     child->deadline = NEVER;
     child->signal_mask = t->signal_mask;
     child->clear_tid = flags & child_clear ? child_tid : 0;

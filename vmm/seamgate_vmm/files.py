@@ -281,7 +281,7 @@ class FileService:
         self.cwd = found.path
         return 0
 
-    def _do_mkdir(self, directory: int, path: int, length: int, *_: int) -> int:
+    def _do_mkdir(self, directory: int, path: int, length: int, mode: int, *_: int) -> int:
         found = self._find(directory, path, length, follow=False)
         if not found.writable or found.host is None:
             self._view.stat(self._view.find(os.path.dirname(found.path), "/"), follow=True)
@@ -289,7 +289,7 @@ class FileService:
             raise _refuse(errno.EEXIST if exists else errno.EROFS)
         if self._scratch.files_left <= 0:
             raise _refuse(errno.ENOSPC)
-        os.mkdir(found.host, 0o755)
+        os.mkdir(found.host, mode & 0o777 | 0o700)
         self._scratch.files_left -= 1
         return 0
 
@@ -341,7 +341,8 @@ class FileService:
 
     def _do_chmod(self, directory: int, path: int, length: int, mode: int, *_: int) -> int:
         host = self._writable(directory, path, length)[1]
-        os.chmod(host, mode & 0o777 | 0o600)  # the owner's bits stay: it is the host that reads and deletes
+        keep = 0o700 if stat.S_ISDIR(os.lstat(host).st_mode) else 0  # the worker must be able to delete what is in it
+        os.chmod(host, mode & 0o777 | keep)
         return 0
 
     def _do_utimes(self, directory: int, path: int, length: int, accessed: int, modified: int, _: int) -> int:

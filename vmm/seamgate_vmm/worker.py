@@ -330,6 +330,7 @@ def enter_jail(view: View, scratch_root: Path) -> None:
 def _worker(host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path) -> None:
     _kvm.die_with_parent()
     os.nice(_NICE)
+    os.umask(0)  # modes of files in scratch are the guest's own
     enter_jail(view, scratch_root)
     Worker(host, loaded, channel, view, scratch_root).run()
 

@@ -22,7 +22,6 @@ from seamgate_vmm.image import Mount
 from seamgate_vmm.outcome import Outcome
 from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.template import Job, restore, view_of
-
 from vmm.conftest import Collect, drive
 
 KNOWN = Path(__file__).with_name("known_failures.toml")
