@@ -22,14 +22,18 @@ COMPILED = (
     "seamgate/answer.py",
     "seamgate/audit/journal.py",
     "seamgate/audit/line.py",
+    "seamgate/credentials/binding.py",
+    "seamgate/credentials/injection.py",
     "seamgate/credentials/placeholders.py",
     "seamgate/credentials/redaction.py",
+    "seamgate/credentials/scanner.py",
     "seamgate/entry/binding.py",
     "seamgate/entry/http1_guest.py",
     "seamgate/exchange.py",
     "seamgate/filters.py",
     "seamgate/headers.py",
     "seamgate/outgoing.py",
+    "seamgate/paths.py",
     "seamgate/pipeline.py",
     "seamgate/protocol/http1.py",
     "seamgate/protocol/http1_reader.py",
@@ -38,6 +42,7 @@ COMPILED = (
     "seamgate/upload.py",
     "seamgate/upstream/pool.py",
     "seamgate/upstream/session.py",
+    "seamgate/waiting.py",
 )
 _SETUP = """
 from mypyc.build import mypycify

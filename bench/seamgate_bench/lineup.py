@@ -73,6 +73,7 @@ def peers(rules: Sequence[int]) -> list[Peer]:
         Seamgate(rules=first),
         *(Seamgate(name=f"seamgate-{count}", rules=count) for count in others),
         Seamgate(name="seamgate-plain", kind="p2t", rules=first),
+        Seamgate(name="seamgate-pure", rules=first, compiled=False),
         Squid(domains=first),
         Squid(name="squid-first", domains=first, client_first=True),
         Squid(name="squid-log", domains=first, access_log=True),

@@ -2,7 +2,7 @@
 
 Loaded as `credentials` with the capability `secrets`. It implements three hooks: `supply_credential` puts a value in
 at the last hop; `judge_request` denies placeholders and real values where they do not belong; `open_inspector` opens a
-redactor for each response of a host that a credential is bound to. docs/credentials.md is its manual.
+redactor for each response of a host that a credential is bound to, and a guard for what a guest sends over a WebSocket. docs/credentials.md is its manual.
 
 Options:
     placeholders_in_bodies: "deny" (the default) or "pass": whether a request may tell a placeholder to a host that its
@@ -19,16 +19,18 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from seamgate import CredentialError, Direction, Inspector, Reason, Request, Supply, Verdict, deny, hookimpl
+from seamgate import CredentialError, Direction, Inspector, Reason, Request, Response, Supply, Verdict, deny, hookimpl
 from seamgate.credentials.binding import Binding
 from seamgate.credentials.config import CredentialConfig, check_credentials
+from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.injection import Injector
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.redaction import RedactionSet, Redactor
-from seamgate.credentials.scanner import Finding, RequestScanner, Surface
+from seamgate.credentials.scanner import RequestScanner
 from seamgate.credentials.secret import Secret
 from seamgate.credentials.sources import Source, open_source
 from seamgate.errors import ConfigError
+from seamgate.headers import Headers
 
 _HOSTS_REMEMBERED = 4096
 """Redaction sets kept by host. Beyond it all are forgotten: only wildcard bindings get there."""
@@ -154,11 +156,7 @@ class CredentialsPlugin:
 
     def _judge(self, request: Request, finding: Finding) -> Verdict | None:
         if finding.leaking:
-            return deny(
-                f"the real value of the credential {finding.name!r} stands in the request ({finding.surface}): no guest"
-                " should know it; replace it at its issuer",
-                reason=Reason.SECRET_LEAVING,
-            )
+            return deny(_leaking(finding.name, f"the request ({finding.surface})"), reason=Reason.SECRET_LEAVING)
         known = self._credentials.get(finding.name)
         if known is None:
             return _misplaced("a placeholder stands in the request that belongs to no credential: check its name")
@@ -190,10 +188,12 @@ class CredentialsPlugin:
     # -- back --------------------------------------------------------------------------------------------------------
 
     @hookimpl
-    def open_inspector(self, request: Request, direction: Direction) -> Inspector | None:
-        """Open a redactor for a response of a host that any credential is bound to."""
+    def open_inspector(
+        self, request: Request, response: Response | None, direction: Direction
+    ) -> Inspector | None:
+        """Open a redactor for a response of a host that any credential is bound to, a guard for a guest's message."""
         if direction is not Direction.RESPONSE:
-            return None
+            return None if response is None else MessageGuard(self._scanner)
         patterns = self._redaction.get(request.target.host)
         if patterns is None:
             bound = (each for each in self._credentials.values() if each.binding.covers_target(request.target))
@@ -204,10 +204,48 @@ class CredentialsPlugin:
         return Redactor(patterns) if patterns else None
 
 
+class MessageGuard:
+    """Keeps real values from leaving in a message of a WebSocket. Placeholders there are the core's matter."""
+
+    def __init__(self, scanner: RequestScanner) -> None:
+        self._scanner = scanner
+        self._held = b""
+
+    def head(self, headers: Headers) -> Headers:
+        """Return the headers, which a message does not have."""
+        return headers
+
+    def feed(self, data: bytes) -> bytes:
+        """Hold the message until it is whole."""
+        self._held += data
+        return b""
+
+    def flush(self) -> bytes:
+        """Give out nothing before it is looked through."""
+        return b""
+
+    def finish(self) -> bytes:
+        """Return the message.
+
+        Raises:
+            CredentialError: a real value stands in it.
+        """
+        for finding in self._scanner.body_findings(self._held):
+            if finding.leaking:
+                raise CredentialError(_leaking(finding.name, "a message"), reason=Reason.SECRET_LEAVING)
+        return self._held
+
+
 def _values(credentials: Iterable[_Credential]) -> Iterator[tuple[str, bytes]]:
     for each in credentials:
         for secret in each.learnt:
             yield each.name, secret.reveal()
+
+
+def _leaking(name: str, where: str) -> str:
+    return (
+        f"the real value of the credential {name!r} stands in {where}: no guest should know it; replace it at its issuer"
+    )
 
 
 def _misplaced(message: str) -> Verdict:

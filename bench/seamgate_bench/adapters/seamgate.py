@@ -23,6 +23,8 @@ from seamgate_bench.process import free_port, start
 from seamgate_bench.versions import printed_version
 
 COMMAND = Path(sys.executable).parent / "seamgate"
+# The wheel as users get it, unpacked by `make compiled`; the editable sources beside it are plain Python.
+COMPILED = Path(__file__).resolve().parents[3] / "build" / "compiled"
 GUEST = "bench"
 ROUTE = "bench"
 """First path segment of the base URL."""
@@ -85,14 +87,17 @@ class Seamgate:
     name: str = "seamgate"
     kind: str = "mitm"
     rules: int = 100
+    compiled: bool = True
 
     def missing(self) -> str | None:
-        """Look for the command beside the running interpreter."""
+        """Look for the command beside the running interpreter, and for the unpacked wheel."""
+        if self.compiled and not (COMPILED / "seamgate").is_dir():
+            return "the wheel with the compiled hot path is not built: run `make compiled`"
         return None if COMMAND.exists() else f"there is no {COMMAND.name} command beside {Path(sys.executable).name}"
 
     def version(self) -> str:
         """Ask seamgate."""
-        return printed_version([str(COMMAND), "--version"])
+        return printed_version([str(COMMAND), "--version"]) + (" (compiled)" if self.compiled else " (plain Python)")
 
     def launch(self, ground: Ground, room: Path) -> Running:
         """Write its two files and start it."""
@@ -103,6 +108,8 @@ class Seamgate:
         plain = self.kind == "p2t"
         config.write_text(yaml.safe_dump(configuration(ground, room, port, plain=plain), sort_keys=False))
         env = {"BENCH_SECRET": ground.secret, "BENCH_TOKEN": token}
+        if self.compiled:
+            env["PYTHONPATH"] = str(COMPILED)
         argv = [str(COMMAND), "serve", "-c", str(config)]
         program = start(self.name, argv, directory=room, core=ground.proxy_core, env=env)
         program.wait_for_port(port)

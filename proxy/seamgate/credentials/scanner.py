@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from urllib.parse import unquote_to_bytes
 
-import msgspec
 import re2
 
 from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
 from seamgate.credentials.encodings import all_forms, base64_forms
+from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex, decode_basic
 from seamgate.errors import ConfigError
 from seamgate.flow import Request
@@ -26,31 +25,6 @@ _AUTOMATON_BYTES = 256 << 20
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 1024, 1024
 """How many texts of each surface, up to which size, the findings are remembered for: some megabytes at most."""
 _JSON_ESCAPE = re.compile(rb"\\u00([0-7][0-9A-Fa-f])")
-
-
-class Surface(StrEnum):
-    """Where in a request something was found."""
-
-    HEADERS = "headers"
-    PATH = "path"
-    QUERY = "query"
-    BODY = "body"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something found.
-
-    Attributes:
-        surface: where.
-        name: the credential's name; "" for a placeholder that no credential has.
-        leaking: True for a real value, False for a placeholder.
-        encoded: the placeholder stands there in a spelling that is never swapped.
-    """
-
-    surface: Surface
-    name: str
-    leaking: bool = False
-    encoded: bool = False
 
 
 class RequestScanner:
@@ -111,6 +85,10 @@ class RequestScanner:
             yield from self._in_text(Surface.QUERY, _spellings(request.query.encode("ascii", "replace")))
         if request.body is not None:
             yield from self._in_body(request.body)
+
+    def body_findings(self, body: bytes) -> list[Finding]:
+        """Return what stands in a body, or a message: real values and placeholders, in every spelling."""
+        return list(self._in_body(body)) if self._body_suspicious(body) else []
 
     def _look(self, remembered: dict[bytes, tuple[Finding, ...]], surface: Surface, text: bytes) -> tuple[Finding, ...]:
         looked = self._in_header(text) if surface is Surface.HEADERS else self._in_text(surface, _spellings(text))

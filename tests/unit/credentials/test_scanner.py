@@ -11,8 +11,9 @@ import pytest
 
 from seamgate.address import parse_authority
 from seamgate.credentials.config import CredentialConfig
+from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex
-from seamgate.credentials.scanner import Finding, RequestScanner, Surface
+from seamgate.credentials.scanner import RequestScanner
 from seamgate.flow import BodyState, Guest, Headers, Request
 
 VALUE = b"real/value+0123"
