@@ -234,7 +234,7 @@ class Http2Connection:
         return events
 
     def _break(self, code: int, error: ProtocolError) -> None:
-        self.broken = True
+        self.broken = self.going_away = True
         self._out.append(wire.write_goaway(self._last_in, code))
         self._streams.clear()
         self._ready.clear()

@@ -152,7 +152,7 @@ def _authority(first: dict[bytes, bytes], special: dict[bytes, list[bytes]]) -> 
 def _with_cookie(ordinary: list[tuple[bytes, bytes]], crumbs: list[bytes] | None) -> Headers:
     """Join cookie crumbs (RFC 9113 8.2.3), or policy and upstream could see different cookies."""
     if crumbs is not None:
-        ordinary.append((b"cookie", b"; ".join(crumbs)))
+        ordinary.append((b"cookie", b"; ".join([crumb for crumb in crumbs if crumb])))
     return tuple(ordinary)
 
 
