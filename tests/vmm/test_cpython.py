@@ -1,4 +1,4 @@
-"""CPython's own tests in guests: exactly what known_failures.toml lists does not pass, and each entry has its reason."""
+"""CPython's own tests in guests: exactly what known_failures.toml lists does not pass, each with its reason."""
 
 from __future__ import annotations
 

@@ -59,9 +59,11 @@ def run_module(host: Host, loaded: Loaded, module: str) -> ModuleResult:
     with tempfile.TemporaryDirectory() as scratch:
         view = view_of(loaded.meta.roots, [Mount("/tmp", scratch, writable=True)])
         guest = restore(host, loaded, Job(["-c", _CODE, module], {}), view, console, _LIMITS)
+        mask = os.umask(0)  # as a worker has it: modes are the guest's own
         try:
             outcome = drive(guest)
         finally:
+            os.umask(mask)
             guest.close()
     for line in reversed(bytes(console.streams[1]).decode(errors="replace").splitlines()):
         if line.startswith("SEAMGATE "):
