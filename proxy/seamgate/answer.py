@@ -23,11 +23,12 @@ from seamgate.verdict import Verdict
 FLUSH_AFTER_S: Final = 0.05
 """After this pause inspectors give out what they hold, so that an event stream never waits for its next event."""
 # Alt-Svc would lead the guest past the gateway; the others are the gateway's own words.
-_NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
+NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
 
 
 @lru_cache(maxsize=1024)
-def _patterns(secrets: tuple[tuple[str, bytes], ...]) -> RedactionSet:
+def redaction_of(secrets: tuple[tuple[str, bytes], ...]) -> RedactionSet:
+    """Return what takes these secrets, (credential, value), out of an answer."""
     return RedactionSet(secrets)
 
 
@@ -79,13 +80,13 @@ class Answer:
             SeamgateError: a plugin failed, or the content coding is not known.
         """
         request, headers = self._request, head.headers
-        if any(name in _NOT_FOR_GUESTS for name, _ in headers):
-            headers = tuple(pair for pair in headers if pair[0] not in _NOT_FOR_GUESTS)
+        if any(name in NOT_FOR_GUESTS for name, _ in headers):
+            headers = tuple(pair for pair in headers if pair[0] not in NOT_FOR_GUESTS)
         response = Response(head.status, headers)
         opened = pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, steps)
         if self._secrets:
             # Whatever plugin supplied them: what went out with this request does not come back.
-            opened.insert(0, ("seamgate", Redactor(_patterns(self._secrets))))
+            opened.insert(0, ("seamgate", Redactor(redaction_of(self._secrets))))
         if opened:
             self._filters, headers = open_filters(opened, headers, self._budget_s, bodiless=head.body == 0)
             response = Response(head.status, headers)
@@ -128,7 +129,8 @@ class Answer:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._paused)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Nothing more will come. Lets go of the exchange, which holds this answer: no cycle is left to a collector."""
+        self._guarded = _nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -169,3 +171,7 @@ class Answer:
         if held:
             self._pass(held)
             self._guest.flush()
+
+
+def _nothing(_: object) -> None:
+    """What is left to call after `close`."""

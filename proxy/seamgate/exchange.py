@@ -550,7 +550,7 @@ class Exchange:
             answer.close()
             if answer.begun:
                 self._status = answer.status
-        self._waiting.cancel()
+        self._waiting.close()
         self._upload.held = []
         denied = self._decision is Decision.DENY
         seam = self._seam

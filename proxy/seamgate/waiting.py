@@ -52,6 +52,12 @@ class Waiting:
             asyncio.get_running_loop().call_soon(self._task.cancel)
             self._task = None
 
+    def close(self) -> None:
+        """The exchange is over. Lets go of it, or each exchange would be a cycle for the garbage collector to find."""
+        self.cancel()
+        self._guarded = _nothing
+        self._on_failure = _nothing
+
     async def _await(
         self, pending: Awaitable[Any], go_on: Callable[[Any], None], timeout_s: float, reason: Reason, turn: int
     ) -> None:
@@ -73,3 +79,7 @@ class Waiting:
             self._guarded(lambda: go_on(value))
         else:
             self._on_failure(failure)
+
+
+def _nothing(_: object) -> None:
+    """What is left to call after `close`."""
