@@ -244,6 +244,13 @@ def test_a_spinning_guest_is_ended(run_c: RunC) -> None:
     assert result.outcome.cpu_s < 2
 
 
+def test_a_guest_that_only_asks_is_ended(run_c: RunC) -> None:
+    """What answering a guest costs is counted as its own CPU time."""
+    code = _MAIN + 'int main(void) { struct { long s[20]; } b; for (;;) syscall(SYS_stat, "/etc/hosts", &b); }'
+    result = run_c(code, limits=replace(SMALL, cpu_s=0.3))
+    assert result.outcome.reason is Reason.CPU_LIMIT
+
+
 def test_a_guest_that_floods_its_output_is_ended(run_c: RunC) -> None:
     """Output over the limit ends the guest with that reason."""
     code = _MAIN + "int main(void) { static char b[4096]; for (;;) write(1, b, sizeof b); }"

@@ -467,6 +467,33 @@ def test_one_guest_cannot_hold_up_the_loop() -> None:
     with_bench(check)
 
 
+def test_a_guest_that_rings_without_end_is_throttled() -> None:
+    """Doorbells for nothing cost the loop a bounded number of turns in a window; afterwards the guest is heard again."""
+
+    async def check(b: Bench) -> None:
+        number, p = await b.stream()
+        turns, loop = 0, asyncio.get_running_loop()
+        until = loop.time() + 0.09
+        pump = b.server._pump
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+            pump()
+
+        b.server._pump = counted  # type: ignore[method-assign]
+        while loop.time() < until:
+            b.guest.bell()
+            await asyncio.sleep(0)
+        assert turns <= 4100
+        b.guest.data(number, b" again")
+        async with asyncio.timeout(5):
+            while not p.data.endswith(b"again"):  # noqa: ASYNC110 - a timer of the ring ends it
+                await asyncio.sleep(0.01)
+
+    with_bench(check)
+
+
 def test_a_thousand_random_rings() -> None:
     """Random bytes and random indices give frames, nothing, or a violation; never another error."""
     dice = random.Random(3)

@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seamgate_vmm import _kvm
@@ -77,6 +77,7 @@ class Limits:
 class _Usage:
     started: float = field(default_factory=time.monotonic)
     output_bytes: int = 0
+    cpu_ns: int = 0  # of the guest, and of answering it: who asks without end pays for the answers
 
 
 class Guest:
@@ -116,6 +117,15 @@ class Guest:
 
     def step(self, slice_us: int = 10_000) -> State:
         """Run the guest for a slice, or until it waits or is over; return its state."""
+        before = time.thread_time_ns()
+        try:
+            return self._step(slice_us)
+        finally:
+            self._usage.cpu_ns += time.thread_time_ns() - before
+            if self.outcome is not None:
+                self.outcome = replace(self.outcome, cpu_s=self._usage.cpu_ns / 1e9)
+
+    def _step(self, slice_us: int) -> State:
         if self.state is State.OVER:
             return self.state
         if self.state is State.WAITING:
@@ -163,7 +173,7 @@ class Guest:
         limits = self.limits
         if self._expected is not None and time.monotonic() > self._expected_by:
             self._end(Reason.NOT_RESEEDED, UNNATURAL, "it did not confirm its fresh randomness in time")
-        elif limits.cpu_s and self.machine.cpu_ns > limits.cpu_s * 1e9:
+        elif limits.cpu_s and self._usage.cpu_ns > limits.cpu_s * 1e9:
             self._end(Reason.CPU_LIMIT, UNNATURAL, f"used more than {limits.cpu_s:g} s of CPU time")
         elif limits.wall_s and time.monotonic() - self._usage.started > limits.wall_s:
             self._end(Reason.WALL_LIMIT, UNNATURAL, f"ran longer than {limits.wall_s:g} s")
@@ -171,7 +181,7 @@ class Guest:
 
     def _end(self, reason: Reason, code: int, detail: str = "") -> None:
         self.state = State.OVER
-        self.outcome = Outcome(reason, code, detail, dict(self.unsupported), self.machine.cpu_ns / 1e9)
+        self.outcome = Outcome(reason, code, detail, dict(self.unsupported), self._usage.cpu_ns / 1e9)
 
     def stop(self, reason: Reason = Reason.STOPPED, detail: str = "", code: int = UNNATURAL) -> None:
         """End the guest now, whatever it does."""

@@ -27,6 +27,10 @@ PREFACE = b"\0SGTLS1\n"
 _PREFACE_HEAD = len(PREFACE) + 2
 _MAX_PREFACE = 2048
 _FRAMES_PER_TURN = 64
+# More than this in a window and the guest waits for the next: 40,000 a second are 640 MB/s in full frames, and more
+# than any program makes by calls; a guest that rings for nothing, or sends nothings, costs the loop a bounded share.
+_FRAMES_PER_WINDOW = 4000
+_WINDOW_S = 0.1
 _GREETING_WAIT_S = 0.2  # a client that lets the server speak first is recognised by its silence
 _SWEEP_S = 1.0  # a doorbell that a guest kept to itself costs it a second, never a hang
 _HIGH_WATER = 64 * 1024
@@ -355,6 +359,9 @@ class RingServer:
         self._waiting_for_room: dict[RingTransport, None] = {}
         self._unsent: list[tuple[int, int, int, bytes]] = []
         self._sweep: asyncio.TimerHandle | None = None
+        self._window_end = 0.0
+        self._window_left = _FRAMES_PER_WINDOW
+        self._throttled: asyncio.TimerHandle | None = None
         self._closed = False
         self.bytes_in = self.bytes_out = 0
 
@@ -370,8 +377,9 @@ class RingServer:
             return
         self._closed = True
         self.loop.remove_reader(self._fds.doorbell)
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for pending in (self._sweep, self._throttled):
+            if pending is not None:
+                pending.cancel()
         for _, _, timer in self._greeting.values():
             timer.cancel()
         self._greeting.clear()
@@ -459,13 +467,14 @@ class RingServer:
 
     def _pump(self) -> None:
         """Take one budget of frames; come back at once if there is more, else when the doorbell rings."""
-        if self._closed:
+        if self._closed or self._throttled is not None:
             return
         try:
             frames = self._ring.take(_FRAMES_PER_TURN)
         except _kvm.RingViolation as error:
             self._violated(f"its {error} is impossible")
             return
+        self._spend(max(1, len(frames)))
         for kind, stream, aux, payload in frames:
             self.bytes_in += len(payload)
             wrong = self._frame(kind, stream, aux, payload)
@@ -477,6 +486,21 @@ class RingServer:
             self._retry()
         if not self._closed and (len(frames) == _FRAMES_PER_TURN or not self._ring.may_sleep()):
             self.loop.call_soon(self._pump)
+
+    def _spend(self, count: int) -> None:
+        """Count what this turn cost; over the window's share, hear nothing of this guest until the next one."""
+        now = self.loop.time()
+        if now >= self._window_end:
+            self._window_end, self._window_left = now + _WINDOW_S, _FRAMES_PER_WINDOW
+        self._window_left -= count
+        if self._window_left < 0:
+            self.loop.remove_reader(self._fds.doorbell)
+            self._throttled = self.loop.call_at(self._window_end, self._unthrottle)
+
+    def _unthrottle(self) -> None:
+        self._throttled = None
+        self.loop.add_reader(self._fds.doorbell, self._on_doorbell)
+        self._pump()
 
     def _is_closed(self) -> bool:
         return self._closed  # a call, because handling a frame may have changed it
