@@ -468,7 +468,7 @@ def test_one_guest_cannot_hold_up_the_loop() -> None:
 
 
 def test_a_guest_that_rings_without_end_is_throttled() -> None:
-    """Doorbells for nothing cost the loop a bounded number of turns in a window; afterwards the guest is heard again."""
+    """Doorbells for nothing cost the loop a bounded number of turns in a window; then the guest is heard again."""
 
     async def check(b: Bench) -> None:
         number, p = await b.stream()
