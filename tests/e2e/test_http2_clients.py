@@ -77,7 +77,7 @@ http.request({host: proxy.hostname, port: proxy.port, method: 'CONNECT', path: a
         stream.on('headers', () => result.early++);
         stream.on('trailers', (fields) => { result.trailers = fields['x-late']; });
         stream.on('data', (data) => { result.body += data; });
-        stream.on('end', () => {
+        stream.on('close', () => {
           results.push(result);
           if (results.length === calls) { console.log(JSON.stringify(results)); session.close(); }
         });
