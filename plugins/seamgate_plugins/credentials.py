@@ -2,7 +2,8 @@
 
 Loaded as `credentials` with the capability `secrets`. It implements three hooks: `supply_credential` puts a value in
 at the last hop; `judge_request` denies placeholders and real values where they do not belong; `open_inspector` opens a
-redactor for each response of a host that a credential is bound to, and a guard for what a guest sends over a WebSocket. docs/credentials.md is its manual.
+redactor for each response of a host that a credential is bound to, and a guard for each message that a guest sends over
+a WebSocket. docs/credentials.md is its manual.
 
 Options:
     placeholders_in_bodies: "deny" (the default) or "pass": whether a request may tell a placeholder to a host that its
@@ -189,7 +190,7 @@ class CredentialsPlugin:
 
     @hookimpl
     def open_inspector(
-        self, request: Request, response: Response | None, direction: Direction
+        self, request: Request, direction: Direction, response: Response | None = None
     ) -> Inspector | None:
         """Open a redactor for a response of a host that any credential is bound to, a guard for a guest's message."""
         if direction is not Direction.RESPONSE:
@@ -243,9 +244,8 @@ def _values(credentials: Iterable[_Credential]) -> Iterator[tuple[str, bytes]]:
 
 
 def _leaking(name: str, where: str) -> str:
-    return (
-        f"the real value of the credential {name!r} stands in {where}: no guest should know it; replace it at its issuer"
-    )
+    what = f"the real value of the credential {name!r} stands in {where}"
+    return f"{what}: no guest should know it; replace it at its issuer"
 
 
 def _misplaced(message: str) -> Verdict:

@@ -118,7 +118,7 @@ class Answer:
                 self._pass(rest)
             trailers = self._filters.head(trailers) if trailers else ()
         self._done = True
-        self._send_waiting()
+        self._send_waiting(whole=not trailers)
         self._guest.send_end(trailers)
 
     def flush(self) -> None:
@@ -152,11 +152,12 @@ class Answer:
         self.begun = True
         self._guest.send_head(self.status, self._headers, length)
 
-    def _send_waiting(self) -> None:
+    def _send_waiting(self, *, whole: bool = False) -> None:
+        """Send the head that waited; with a length if the body is whole and nothing follows it: trailers would be lost."""
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
-        self._send_head(sum(map(len, waiting)) if self._done else CHUNKED)
+        self._send_head(sum(map(len, waiting)) if whole else CHUNKED)
         for piece in waiting:
             self._guest.send_data(piece)
 

@@ -165,6 +165,8 @@ class Supply(msgspec.Struct, frozen=True, eq=False):
         remove_headers: lower-case names that must not go upstream.
         query: replaces the query if not None. May hold secrets.
         secrets: the exact values that must not come back: the redactor looks for them.
+        websocket: what replaces the credential's placeholder in the first text message of a WebSocket. Secret. None:
+            it is not replaced there.
     """
 
     credential: str
@@ -172,6 +174,7 @@ class Supply(msgspec.Struct, frozen=True, eq=False):
     remove_headers: tuple[bytes, ...] = ()
     query: str | None = None
     secrets: tuple[bytes, ...] = ()
+    websocket: bytes | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(name.decode("ascii", "replace") for name, _ in self.set_headers)

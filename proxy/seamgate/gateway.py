@@ -164,6 +164,7 @@ class Gateway:
             clock=self._clock,
         )
         self.seam.guest_alpn = config.http2.guest_alpn
+        self.seam.connector = connector
         try:
             await self._open_entries(config.entries)
             if config.admin.listen:
@@ -232,7 +233,7 @@ class Gateway:
         guest = self._named_guest(entry.guest, Isolation.BASE_URL)
         routes = {name: parse_route(origin) for name, origin in entry.routes.items()}
         identities = Identities(self.config.guests, Isolation.BASE_URL)
-        binding = RouteBinding("base_url", routes, identities, guest)
+        binding = RouteBinding("base_url", routes, identities, guest, entry.hosts)
         return lambda: self._connection(binding, None)
 
     def _socks5(self, entry: Socks5Entry) -> SocksEntry:

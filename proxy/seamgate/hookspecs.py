@@ -68,7 +68,8 @@ class Inspector(Protocol):
 def judge_connect(guest: Guest, target: Target) -> Verdict | None:
     """Judge a tunnel before anything is resolved: may this guest ask anything of this target?
 
-    DEFER says "its requests will be judged one by one"; ALLOW says the same for now. A port of 0 asks the same of the
+    DEFER says "its requests will be judged one by one"; ALLOW says the same for now. With the scheme "tcp" nothing is
+    judged after it, since it is passed on unread: then only ALLOW opens it. A port of 0 asks the same of the
     host at any port and scheme: a guest wants its name resolved.
     """
 
@@ -112,7 +113,8 @@ def open_inspector(
 ) -> Inspector | None:
     """Open a filter for this direction of this exchange, or None. `verdict.inspect` names what the rule asks for.
 
-    Plugins with the capability `secrets` come first on responses, so that the others see redacted bytes.
+    Plugins with the capability `secrets` come first on responses, so that the others see redacted bytes. Of a WebSocket
+    one is opened for each message, either way, with the 101 as its response.
     """
 
 

@@ -27,6 +27,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         credential_timeout_s: for a source that has to be asked.
         plugin_budget_s: wall time of one synchronous plugin call.
         request_body_bytes: longest request body where a rule says nothing; None for no limit.
+        websocket_message_bytes: longest message of a WebSocket, either way, inflated. Each is held until it is whole.
         judged_body_bytes: how much of a body is held in memory for rules that look into it. Longer: unevaluable.
     """
 
@@ -41,4 +42,5 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     credential_timeout_s: Seconds = 10.0
     plugin_budget_s: Seconds = 0.25
     request_body_bytes: Count | None = None
+    websocket_message_bytes: Count = 16 * MIB
     judged_body_bytes: Count = 2 * MIB

@@ -21,6 +21,7 @@ from seamgate.flow import Guest, Request, Target
 from seamgate.limits import LimitsConfig
 from seamgate.pipeline import Pipeline
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses
+from seamgate.upstream.connect import Connector
 from seamgate.upstream.pool import SessionPool
 
 
@@ -70,6 +71,7 @@ class Seam:
         guest_alpn: what guests are offered within TLS, in order of preference.
         under_way: the exchanges that have begun and not ended.
         tunnels: those that are open.
+        connector: opens what no pool shares: sessions that become WebSockets, streams that pass unread.
         tallies: of the terminal records, by (entry, kind, verdict, reason).
     """
 
@@ -96,6 +98,7 @@ class Seam:
         self.query_mode = query_mode
         self.clock = clock
         self.guest_alpn: tuple[str, ...] = ("h2", "http/1.1")
+        self.connector: Connector | None = None
         self.draining = False
         self.requests_total = 0
         self.denied_total = 0

@@ -13,6 +13,7 @@ from seamgate.verdict import Verdict
 
 if TYPE_CHECKING:
     from seamgate.exchange import Exchange
+    from seamgate.websocket_exchange import WebSocketExchange
 
 
 class GuestSide(Protocol):
@@ -50,6 +51,21 @@ class GuestSide(Protocol):
 
     def finished(self) -> None:
         """The exchange is over; its record is written."""
+
+
+class WebSocketGuest(GuestSide, Protocol):
+    """The guest's end of an exchange that may become a WebSocket: then a connection is all its own."""
+
+    @property
+    def read_ahead(self) -> bool:
+        """Whether more was read than the request."""
+        ...
+
+    def upgrade(self, websocket: WebSocketExchange, headers: Headers) -> None:
+        """Pass on the 101 with these headers; from here on all that comes is frames, and goes to the exchange."""
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
 
 
 class GuestConnection(Protocol):

@@ -137,6 +137,19 @@ class AuditBytes(msgspec.Struct, frozen=True):
     response_body: int
 
 
+class AuditWebSocket(msgspec.Struct, frozen=True):
+    """What went through a WebSocket; `bytes` of the record counts what the messages held.
+
+    Attributes:
+        from_guest, from_upstream: whole messages that were passed on.
+        code: of the Close that ended it, whoever sent it; 1005 if that had none, 0 if there was no Close.
+    """
+
+    from_guest: int
+    from_upstream: int
+    code: int
+
+
 class AuditGateway(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the gateway did: "start", "stop" or "reload", and facts worth keeping (version, plugins, policy files)."""
 
@@ -195,6 +208,7 @@ class AuditFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         generation: number of the policy that judged.
         gateway: for kind `gateway`.
         gap: for kind `gap`.
+        websocket: where the request became one.
     """
 
     id: str = ""
@@ -218,6 +232,7 @@ class AuditFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     generation: int = 0
     gateway: AuditGateway | None = None
     gap: AuditGap | None = None
+    websocket: AuditWebSocket | None = None
 
 
 class AuditRecord(AuditFacts, frozen=True, omit_defaults=True):

@@ -132,6 +132,8 @@ class CredentialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         inject: how the value goes in if no placeholder stands in the request; absent: only placeholders are swapped.
         placeholder: a text, besides `sgph-<name>`, that stands for the value, for SDKs that check a key's shape.
         swap_query: whether placeholders are swapped in the query too. Queries end up in logs of upstreams.
+        swap_websocket: whether a placeholder is swapped in the first text message that a guest sends over a WebSocket,
+            where some services take their token.
         remove_headers: headers of the guest that never go upstream together with this credential.
         allow_ranges: whether the guest may ask for parts of a body. Off, because a value that an upstream repeats could
             be fetched in two halves, which no redactor sees together; then Range is dropped and the whole comes.
@@ -145,6 +147,7 @@ class CredentialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     inject: InjectConfig | None = None
     placeholder: str | None = None
     swap_query: bool = False
+    swap_websocket: bool = False
     remove_headers: tuple[str, ...] = ()
     allow_ranges: bool = False
     allow_http: bool = False

@@ -59,6 +59,7 @@ class Injector:
             set_headers=headers,
             remove_headers=tuple(name for name in self._removed if name not in set_names),
             secrets=(value,),
+            websocket=value if self._config.swap_websocket else None,
         )
 
     def _swap(self, request: Request, secret: Secret) -> Supply | None:
@@ -73,7 +74,14 @@ class Injector:
             return None
         headers = tuple([(name, new) for name, new, _ in swapped if name in touched])
         removed = tuple(name for name in self._removed if name not in touched)
-        return Supply(self._name, set_headers=headers, remove_headers=removed, query=query, secrets=(value,))
+        return Supply(
+            self._name,
+            set_headers=headers,
+            remove_headers=removed,
+            query=query,
+            secrets=(value,),
+            websocket=value if self._config.swap_websocket else None,
+        )
 
     def _swap_header(self, text: bytes, value: bytes) -> bytes:
         """Return the header value with the placeholder swapped, or that same object if there is none."""

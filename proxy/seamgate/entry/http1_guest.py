@@ -24,10 +24,12 @@ from seamgate.flow import BodyState, Guest, Headers, Request
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, Trailers
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_response_head
 from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
+from seamgate.protocol.websocket_handshake import WEBSOCKET, asks, parse_offer
 from seamgate.seam import Seam
 from seamgate.sides import GuestConnection
 from seamgate.streams import TlsStream, Transport
-from seamgate.verdict import Verdict, denial_of, deny
+from seamgate.verdict import Verdict, denial_of
+from seamgate.websocket_exchange import WebSocketExchange
 
 DRAINED_BYTES: Final = 1024 * 1024
 """How much of a refused request's body is read over, so that the guest can read the refusal and go on."""
@@ -86,6 +88,7 @@ class Http1Guest:
         self._on_connect = on_connect
         self._reader = RequestReader()
         self._exchange: Exchange | None = None
+        self._websocket: WebSocketExchange | None = None
         self._head: RequestHead | None = None
         self._out: list[bytes] = []
         self._keep_alive = True
@@ -117,6 +120,9 @@ class Http1Guest:
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
         self._active_at = monotonic()
+        if self._websocket is not None:
+            self._websocket.on_guest_data(data)
+            return
         if self._discarding:
             return
         self._reader.feed(data)
@@ -127,7 +133,7 @@ class Http1Guest:
     def eof_received(self) -> bool:
         """The guest sends no more. It may still read: the present exchange goes on, none follows."""
         self._keep_alive = False
-        return self._exchange is not None and self._exchange.body_done
+        return self._exchange is not None and self._exchange.body_done and self._websocket is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The guest is gone."""
@@ -233,12 +239,27 @@ class Http1Guest:
         except GuestProtocolError as error:
             self._refuse_head(head, error)
             return
+        if head.upgrade is not None:
+            self._begin_upgrade(head, bound)
+            return
         exchange = self._exchange_for(head, bound)
         self._exchange = exchange
-        if head.upgrade is not None:
-            exchange.start(deny("the connection stays HTTP/1.1", reason=Reason.UPGRADE_REFUSED))
-        else:
-            exchange.start()
+        exchange.start()
+
+    def _begin_upgrade(self, head: RequestHead, bound: Bound) -> None:
+        """A request that asks for another protocol: it may become a WebSocket; every other one is refused."""
+        try:
+            if not asks(head):
+                raise GuestProtocolError("the only upgrade is to WebSocket", reason=Reason.UPGRADE_REFUSED)
+            offer = parse_offer(head)
+        except GuestProtocolError as error:
+            self._exchange = refused = self._exchange_for(head, bound)
+            refused.start(denial_of(error))
+            return
+        request = self._request_for(head, bound, WEBSOCKET)
+        exchange = WebSocketExchange(self.seam, self, request, entry=self.binding.entry, offer=offer)
+        self._exchange = exchange
+        exchange.start()
 
     def _connect(self, head: RequestHead) -> None:
         try:
@@ -249,8 +270,14 @@ class Http1Guest:
             self._refuse_head(head, error)
 
     def _exchange_for(self, head: RequestHead, bound: Bound) -> Exchange:
+        request = self._request_for(head, bound, "")
+        return Exchange(
+            self.seam, self, request, entry=self.binding.entry, body=head.body, expects_continue=head.expect_continue
+        )
+
+    def _request_for(self, head: RequestHead, bound: Bound, upgrade: str) -> Request:
         seam = self.seam
-        request = Request(
+        return Request(
             seam.new_id(),
             bound.guest,
             bound.target,
@@ -261,9 +288,7 @@ class Http1Guest:
             None,
             BodyState.PENDING if head.body else BodyState.ABSENT,
             seam.clock(),
-        )
-        return Exchange(
-            seam, self, request, entry=self.binding.entry, body=head.body, expects_continue=head.expect_continue
+            upgrade,
         )
 
     def _drain(self, data: bytes) -> None:
@@ -417,6 +442,9 @@ class Http1Guest:
         self._head = None
         self._drained_bytes = 0
         self.flush()
+        if self._websocket is not None:
+            self._linger()  # the guest may still have to answer our Close
+            return
         if self._discarding:
             return
         if not self._keep_alive:
@@ -447,6 +475,13 @@ class Http1Guest:
         """Whether more was read than the present head."""
         return self._reader.unread_bytes > 0
 
+    def upgrade(self, websocket: WebSocketExchange, headers: Headers) -> None:
+        """Pass on the 101; from here on all that comes is frames, and goes to the exchange."""
+        self._websocket = websocket
+        self._keep_alive = self._chunked = self._until_close = False
+        self._out.append(write_response_head(101, headers, None, keep_alive=True))
+        self.flush()
+
     def take_over(self) -> Transport:
         """Give the stream away, for a tunnel; nothing may have been read ahead."""
         assert self.transport is not None
@@ -458,7 +493,9 @@ class Http1Guest:
     def drain(self) -> None:
         """The gateway stops: close now if idle, else after the present exchange."""
         self._keep_alive = False
-        if self.idle:
+        if self._websocket is not None:
+            self._websocket.on_drain()
+        elif self.idle:
             self.close()
 
     def revoke(self, verdict: Verdict) -> None:

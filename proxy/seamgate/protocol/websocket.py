@@ -32,7 +32,7 @@ _DEFLATE_LEAST_BYTES: Final = 128
 
 
 class CloseCode(IntEnum):
-    """Codes that are used here (RFC 6455 7.4.1, and 1014 of the IANA registry)."""
+    """Codes that are used here (RFC 6455 7.4.1); not those that came later, which some clients refuse."""
 
     NORMAL = 1000
     GOING_AWAY = 1001
@@ -43,7 +43,6 @@ class CloseCode(IntEnum):
     POLICY = 1008
     TOO_LARGE = 1009
     INTERNAL = 1011
-    BAD_GATEWAY = 1014
 
 
 class FrameError(Exception):

@@ -7,8 +7,10 @@ dialled is what was checked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
 
 from seamgate.errors import ConnectFailed, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
@@ -21,6 +23,8 @@ SHARE_OF_FIRST_S = 3.0
 """How long one of several addresses may take for TCP before the next is tried: a dead one must not cost it all."""
 
 
+T = TypeVar("T")
+_HTTP1 = ("http/1.1",)
 _Maker = Callable[["str | None"], "Session | Http2Session"]
 
 
@@ -46,8 +50,12 @@ class Connector:
         addresses: tuple[str, ...],
         on_idle: Callable[[Session | Http2Session], None],
         on_gone: Callable[[Session | Http2Session], None],
+        *,
+        http2: bool = True,
     ) -> Session | Http2Session:
         """Open a session to the first address that answers, of the protocol that ALPN agrees to.
+
+        `http2` says whether that may be HTTP/2, where the configuration offers it.
 
         Raises:
             ConnectFailed: none does.
@@ -55,16 +63,40 @@ class Connector:
             UpstreamTimeout: it took too long.
         """
         tls, profile = self._tls, self.profile_for(target)  # kept over a reload
+        if profile is not None and not http2:
+            profile = msgspec.structs.replace(profile, alpn=_HTTP1)
+
+        def open_at(address: str) -> Awaitable[Session | Http2Session]:
+            def make(alpn: str | None) -> Session | Http2Session:
+                return (Http2Session if alpn == "h2" else Session)(address, on_idle, on_gone)
+
+            return self._open(make, target, tls, profile, address)
+
+        return await self._first(target, addresses, open_at)
+
+    async def dial(self, target: Target, addresses: tuple[str, ...], receiver: Receiver) -> str:
+        """Open plain TCP to the first address that answers, for a stream that is passed on unread; return which.
+
+        Raises:
+            ConnectFailed: none does.
+            UpstreamTimeout: it took too long.
+        """
+        loop = asyncio.get_running_loop()
+
+        async def open_at(address: str) -> str:
+            transport, _ = await loop.create_connection(lambda: as_protocol(receiver), address, target.port)
+            transport.set_write_buffer_limits(self._write_high_bytes)
+            return address
+
+        return await self._first(target, addresses, open_at)
+
+    async def _first(self, target: Target, addresses: tuple[str, ...], open_at: Callable[[str], Awaitable[T]]) -> T:
         failures: list[str] = []
         for place, address in enumerate(addresses):
             last = place == len(addresses) - 1
-
-            def make(alpn: str | None, address: str = address) -> Session | Http2Session:
-                return (Http2Session if alpn == "h2" else Session)(address, on_idle, on_gone)
-
             try:
                 async with asyncio.timeout(self._timeout_s if last else min(SHARE_OF_FIRST_S, self._timeout_s)):
-                    return await self._open(make, target, tls, profile, address)
+                    return await open_at(address)
             except TimeoutError:
                 failures.append(f"{address}: timed out")
             except OSError as error:

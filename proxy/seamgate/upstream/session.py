@@ -28,7 +28,11 @@ _numbers = itertools.count(1)
 
 
 class Session:
-    """State: `exchange` is set while one is carried; `_broken` once nothing may be sent any more."""
+    """State: `exchange` is set while one is carried; `_broken` once nothing may be sent any more.
+
+    Attributes:
+        raw: set where HTTP is over (after a 101): takes all that comes from there on.
+    """
 
     def __init__(self, address: str, on_idle: Callable[[Session], None], on_gone: Callable[[Session], None]) -> None:
         self.id = f"s{next(_numbers)}"
@@ -42,6 +46,7 @@ class Session:
         self.exchange: Exchange | None = None
         self.transport: Transport | None = None
         self.reading_paused = False
+        self.raw: Callable[[bytes], None] | None = None
         self._reader = ResponseReader()
         self._out: list[bytes] = []
         self._chunked = False
@@ -143,8 +148,11 @@ class Session:
             return
         self.active_at = monotonic()
         self.answered = True
-        self._reader.feed(data)
         try:
+            if self.raw is not None:
+                self.raw(data)
+                return
+            self._reader.feed(data)
             self._pump(exchange)
             exchange.on_flush()
         except SeamgateError as error:
@@ -165,6 +173,11 @@ class Session:
             elif isinstance(event, ResponseHead):
                 if event.status < 200:
                     exchange.on_informational(event)
+                    if self.raw is not None:
+                        rest = self._reader.take_rest()
+                        if rest:
+                            self.raw(rest)
+                        return
                 else:
                     self._keep_alive = event.keep_alive and not event.connection_bound
                     exchange.on_head(event)

@@ -1,0 +1,464 @@
+"""An exchange that becomes a WebSocket: up to the 101 as any other, then messages both ways until both have closed.
+
+    judge ... send as in `seamgate.exchange`, on a session of its own that no pool ever sees
+    101 -> check, inspect, judge -> guest;  frames -> message -> inspect -> swap -> frames, either way
+
+Called by a guest's connection of HTTP/1.1 and by the session. A denial before the 101 is an HTTP response; after it, it
+is a Close with a code of its own (1008 for what is denied here) and the reason code and rule in its reason. The one
+terminal record is written when it is over, with what went through.
+
+State: `_gate` is set once it is a WebSocket; `_guest_closed` and `_upstream_closed` say who has sent a Close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Final
+
+import msgspec
+
+from seamgate.answer import NOT_FOR_GUESTS, redaction_of
+from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, AuditWebSocket, Outcome
+from seamgate.credentials.redaction import Redactor
+from seamgate.errors import (
+    Blame,
+    GuestProtocolError,
+    Reason,
+    SeamgateError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+)
+from seamgate.exchange import Exchange, Stage
+from seamgate.filters import open_filters
+from seamgate.flow import Direction, Headers, Request, Response
+from seamgate.protocol.heads import ResponseHead
+from seamgate.protocol.websocket import (
+    Close,
+    CloseCode,
+    Deflate,
+    Event,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    Message,
+    Ping,
+)
+from seamgate.protocol.websocket_handshake import Offer, check_accept, new_key, request_headers, response_headers
+from seamgate.seam import Seam
+from seamgate.sides import WebSocketGuest
+from seamgate.upstream.session import Session
+from seamgate.upstream.session2 import Http2Session
+from seamgate.verdict import Verdict, deny
+from seamgate.websocket_messages import MessageGate
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""How long one side may take to answer the other's Close."""
+_FLUSH_BYTES: Final = 65536
+"""What is queued towards one side before it is asked whether it takes more."""
+
+
+class WebSocketExchange(Exchange):
+    """One request that asks to become a WebSocket, and what becomes of it."""
+
+    __slots__ = (
+        "_active_at", "_close_code", "_closing", "_error_code", "_from_guest", "_from_guest_bytes", "_from_upstream",
+        "_from_upstream_bytes", "_gate", "_guest_closed", "_guest_reader", "_guest_stuck", "_guest_writer", "_key",
+        "_offer", "_protocols_sent", "_socket", "_timer", "_told_guest", "_told_upstream", "_upstream_closed",
+        "_upstream_reader", "_upstream_stuck", "_upstream_writer",
+    )  # fmt: skip
+
+    def __init__(self, seam: Seam, guest_side: WebSocketGuest, request: Request, *, entry: str, offer: Offer) -> None:
+        super().__init__(seam, guest_side, request, entry=entry, body=0, expects_continue=False)
+        self._socket = guest_side
+        self._offer = offer
+        self._key = b""
+        self._protocols_sent: Headers = ()
+        self._gate: MessageGate | None = None
+        self._guest_reader = FrameReader(masked=True, deflate=None, limit_bytes=0)
+        self._guest_writer = FrameWriter(masked=False, deflate=None)
+        self._upstream_reader = FrameReader(masked=False, deflate=None, limit_bytes=0)
+        self._upstream_writer = FrameWriter(masked=True, deflate=None)
+        self._guest_closed = False
+        self._upstream_closed = False
+        self._told_guest = False
+        self._told_upstream = False
+        self._guest_stuck = False
+        self._upstream_stuck = False
+        self._from_guest = self._from_upstream = 0
+        self._from_guest_bytes = self._from_upstream_bytes = 0
+        self._close_code = 0
+        self._error_code = 0
+        self._active_at = monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
+
+    # -- up to the 101 -----------------------------------------------------------------------------------------------
+
+    def _resolve(self) -> None:
+        """Go on only if what allows the request also allows what it is to become."""
+        if self._verdict.upgrade != self.request.upgrade:
+            message = f"nothing says that the request may become a {self.request.upgrade}"
+            self.refuse(deny(message, reason=Reason.UPGRADE_REFUSED, rule=self._verdict.rule))
+        else:
+            super()._resolve()
+
+    def _acquire(self, *, fresh: bool = False) -> None:
+        """Open a session of its own: HTTP/1.1, and never shared."""
+        connector = self._seam.connector
+        if connector is None:
+            raise SeamgateError("nothing opens connections here")
+        found = connector.connect(self.request.target, self._addresses, _close, _nothing, http2=False)
+        self._waiting.then(found, self._got_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
+
+    def _let_out(self) -> None:
+        """Ask for the upgrade with a handshake of this side's own."""
+        headers, query = self._outgoing
+        self._key = new_key()
+        sent = request_headers(headers, self._key, compress=self._offer.deflate is not None)
+        self._protocols_sent = tuple([pair for pair in sent if pair[0] == b"sec-websocket-protocol"])
+        self._outgoing = (sent, query)
+        self._active_at = monotonic()
+        self._watch(self._seam.limits.response_timeout_s)
+        super()._let_out()
+
+    def _watch(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        """End what has been silent for as long as an upstream may be; pings count."""
+        limit_s = self._seam.limits.response_timeout_s
+        silent_s = monotonic() - self._active_at
+        if silent_s < limit_s:
+            self._watch(limit_s - silent_s)
+        else:
+            self._timer = None
+            self.fail(UpstreamTimeout(f"silent for {limit_s:g} s"))
+
+    def on_informational(self, head: ResponseHead) -> None:
+        """A 101 makes it a WebSocket; every other 1xx is handled as ever."""
+        if head.status == 101:
+            self._switch(head)
+        else:
+            super().on_informational(head)
+
+    def _switch(self, head: ResponseHead) -> None:
+        """Check the 101, pass it on, and from then on read frames.
+
+        Raises:
+            SeamgateError: it does not answer what was asked, or a plugin failed.
+        """
+        session = self._session
+        assert isinstance(session, Session)
+        compress = self._offer.deflate is not None
+        agreed = check_accept(head, self._key, self._protocols_sent, compress=compress)
+        if self._socket.read_ahead:
+            # Sent before it was agreed to: a guest that did not wait can't know what it talks to.
+            self.refuse(deny("bytes came before the WebSocket was open", reason=Reason.BAD_REQUEST))
+            return
+        response = self._inspected(head)
+        denial = self._pipeline.judge_response(self.request, response, self._steps)
+        if denial is not None:
+            self.refuse(denial)
+            return
+        self._upload.forget()
+        self._stage = Stage.RESPONDING
+        self._status = 101
+        self._first_byte_ms = (monotonic() - self._started) * 1000
+        self._gate = MessageGate(self._seam, self._pipeline, self.request, response, self._verdict, self._supplies)
+        limit_bytes = self._seam.limits.websocket_message_bytes
+        self._guest_reader = FrameReader(masked=True, deflate=self._offer.deflate, limit_bytes=self._most_from_guest())
+        self._guest_writer = FrameWriter(masked=False, deflate=self._offer.deflate)
+        self._upstream_reader = FrameReader(masked=False, deflate=agreed.deflate, limit_bytes=limit_bytes)
+        # What we send never refers to messages before, whatever the upstream's own may do.
+        to_upstream = Deflate() if agreed.deflate is not None else None
+        self._upstream_writer = FrameWriter(masked=True, deflate=to_upstream)
+        session.raw = self.on_upstream_data
+        self._socket.upgrade(self, response_headers(response.headers, self._offer, agreed, compress=compress))
+
+    def _most_from_guest(self) -> int:
+        limits, ours = self._verdict.limits, self._seam.limits
+        limit = limits.request_body_bytes if limits is not None else None
+        if limit is None:
+            limit = ours.request_body_bytes
+        return ours.websocket_message_bytes if limit is None else min(limit, ours.websocket_message_bytes)
+
+    def _inspected(self, head: ResponseHead) -> Response:
+        """Pass the head through the inspectors of answers."""
+        headers = tuple([pair for pair in head.headers if pair[0] not in NOT_FOR_GUESTS])
+        response = Response(101, headers)
+        opened = self._pipeline.open_inspectors(self.request, response, Direction.RESPONSE, self._verdict, self._steps)
+        if self._pipeline.redacts_supplies and self._supplies:
+            secrets = tuple([(each.credential, value) for each in self._supplies for value in each.secrets])
+            opened.insert(0, ("seamgate", Redactor(redaction_of(secrets))))
+        if not opened:
+            return response
+        _, headers = open_filters(opened, headers, self._seam.limits.plugin_budget_s, bodiless=True)
+        return Response(101, headers)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def on_guest_data(self, data: bytes) -> None:
+        """Bytes of the guest's frames."""
+        if self._stage is Stage.DONE:
+            self._await_close(data)
+            return
+        self._active_at = monotonic()
+        self._guest_reader.feed(data)
+        self.guarded(self._read_guest)
+
+    def on_upstream_data(self, data: bytes) -> None:
+        """Bytes of the upstream's frames."""
+        if self._stage is not Stage.DONE:
+            self._active_at = monotonic()
+            self._upstream_reader.feed(data)
+            self.guarded(self._read_upstream)
+
+    def _read_guest(self) -> None:
+        """Pass on what is whole, as long as the upstream takes it."""
+        queued_bytes = 0
+        while self._stage is Stage.RESPONDING and not self._upstream_stuck:
+            try:
+                event = self._guest_reader.next_event()
+            except FrameError as error:
+                self._error_code = error.code
+                too_large = error.code == CloseCode.TOO_LARGE
+                reason = Reason.BODY_TOO_LARGE if too_large else Reason.BAD_REQUEST
+                raise GuestProtocolError(error.message, reason=reason) from None
+            if event is None:
+                break
+            queued_bytes += self._pass_up(event)
+            if queued_bytes > _FLUSH_BYTES:
+                queued_bytes = 0
+                self.flush_upstream()
+        self.flush_upstream()
+
+    def _read_upstream(self) -> None:
+        """Pass on what is whole, as long as the guest takes it."""
+        queued_bytes = 0
+        while self._stage is Stage.RESPONDING and not self._guest_stuck:
+            try:
+                event = self._upstream_reader.next_event()
+            except FrameError as error:
+                raise UpstreamProtocolError(error.message) from None
+            if event is None:
+                break
+            queued_bytes += self._pass_down(event)
+            if queued_bytes > _FLUSH_BYTES:
+                queued_bytes = 0
+                self._guest.flush()
+        self._guest.flush()
+
+    def _pass_up(self, event: Event) -> int:
+        """Pass one event of the guest on to the upstream; return how many bytes that queued."""
+        gate, writer = self._gate, self._upstream_writer
+        assert gate is not None
+        if isinstance(event, Message):
+            written = writer.message(gate.from_guest(event))
+            self._from_guest += 1
+            self._from_guest_bytes += len(event.data)
+        elif isinstance(event, Close):
+            self._guest_closed = True
+            self._close_upstream(Close(event.code, gate.reason(Direction.REQUEST, event.reason)))
+            return 0
+        else:
+            payload = gate.control(Direction.REQUEST, event.data)
+            written = writer.ping(payload) if isinstance(event, Ping) else writer.pong(payload)
+        if not self._told_upstream and self._session is not None:  # after a Close nothing is sent
+            self._session.send_data(written)
+        return len(written)
+
+    def _pass_down(self, event: Event) -> int:
+        """Pass one event of the upstream on to the guest; return how many bytes that queued."""
+        gate, writer = self._gate, self._guest_writer
+        assert gate is not None
+        if isinstance(event, Message):
+            passed = gate.from_upstream(event)
+            written = writer.message(passed)
+            self._from_upstream += 1
+            self._from_upstream_bytes += len(passed.data)
+        elif isinstance(event, Close):
+            self._upstream_closed = True
+            self._close_guest(Close(event.code, gate.reason(Direction.RESPONSE, event.reason)))
+            return 0
+        else:
+            payload = gate.control(Direction.RESPONSE, event.data)
+            written = writer.ping(payload) if isinstance(event, Ping) else writer.pong(payload)
+        if not self._told_guest:
+            self._guest.send_data(written)
+        return len(written)
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    def _close_upstream(self, close: Close) -> None:
+        """Pass the guest's Close on; it is over once the upstream has sent its own."""
+        self._close_code = self._close_code or close.code
+        self._tell_upstream(close)
+        if self._upstream_closed:
+            self._end(Outcome.COMPLETE)
+        else:
+            self._expect_close()
+
+    def _close_guest(self, close: Close) -> None:
+        """Pass the upstream's Close on; it is over once the guest has sent its own."""
+        self._close_code = self._close_code or close.code
+        self._tell_guest(close)
+        if self._guest_closed:
+            self._end(Outcome.COMPLETE)
+        else:
+            self._expect_close()
+
+    def _tell_upstream(self, close: Close) -> None:
+        if not self._told_upstream and self._session is not None:
+            self._told_upstream = True
+            self._session.send_data(self._upstream_writer.close(close))
+
+    def _tell_guest(self, close: Close) -> None:
+        if not self._told_guest:
+            self._told_guest = True
+            self._guest.send_data(self._guest_writer.close(close))
+
+    def _expect_close(self) -> None:
+        self._closing = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._close_late)
+
+    def _close_late(self) -> None:
+        """One side has closed and the other does not answer: that is no reason to stay."""
+        self._closing = None
+        if self._stage is not Stage.DONE:
+            self.guarded(self._close_now)
+
+    def _close_now(self) -> None:
+        """End a WebSocket that one side has closed."""
+        self._tell_guest(Close(self._close_code or CloseCode.NO_CODE))
+        self._tell_upstream(Close(self._close_code or CloseCode.NO_CODE))
+        self._end(Outcome.COMPLETE)
+
+    def _await_close(self, data: bytes) -> None:
+        """It is over for us, and the guest may still have to answer our Close: then close the connection."""
+        if self._guest_closed:
+            return
+        self._guest_reader.feed(data)
+        try:
+            while not self._guest_closed:
+                event = self._guest_reader.next_event()
+                if event is None:
+                    return
+                self._guest_closed = isinstance(event, Close)
+        except FrameError:
+            self._guest_closed = True
+        self._socket.close()
+
+    # -- flow control ------------------------------------------------------------------------------------------------
+
+    def guest_writable(self, writable: bool) -> None:
+        """The guest takes no more, or takes more again: so does the upstream's reading."""
+        self._guest_stuck = not writable
+        super().guest_writable(writable)
+        if writable and self._gate is not None and self._stage is Stage.RESPONDING:
+            self.guarded(self._read_upstream)
+
+    def upstream_writable(self, writable: bool) -> None:
+        """The upstream takes no more, or takes more again: so does the guest's reading."""
+        self._upstream_stuck = not writable
+        if self._gate is None or self._stage is not Stage.RESPONDING:
+            return
+        if writable:
+            self._guest.resume_body()
+            self.guarded(self._read_guest)
+        else:
+            self._guest.pause_body()
+
+    # -- ways out ----------------------------------------------------------------------------------------------------
+
+    def on_drain(self) -> None:
+        """The gateway stops."""
+        self.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
+
+    def refuse(self, verdict: Verdict) -> None:
+        """End with a denial: before the 101 as ever, after it with a Close that says why."""
+        gate = self._gate
+        if gate is None:
+            super().refuse(verdict)
+            return
+        if self._stage is Stage.DONE:
+            return
+        self._ending = verdict
+        self._steps += gate.steps
+        code = self._error_code or _close_code(verdict)
+        self._close_code = code
+        rule = verdict.rule or self._verdict.rule
+        self._tell_guest(Close(code, f"{verdict.reason.value}; rule={rule}; id={self.request.id}"))
+        self._tell_upstream(Close(CloseCode.GOING_AWAY))
+        self._end(Outcome.TRUNCATED)
+
+    def on_guest_gone(self) -> None:
+        """The guest closed its connection: after the upstream's Close that is an end, else it broke off."""
+        if self._gate is None or self._stage is Stage.DONE:
+            super().on_guest_gone()
+            return
+        self._guest_closed = self._told_guest = True
+        if self._upstream_closed:
+            self._end(Outcome.COMPLETE)
+            return
+        self._tell_upstream(Close(CloseCode.GOING_AWAY))
+        super().on_guest_gone()
+
+    def on_session_lost(self, error: SeamgateError) -> None:
+        """The session is over: after a Close of either side that is an end, else the upstream broke off."""
+        if self._gate is None or self._stage is Stage.DONE:
+            super().on_session_lost(error)
+            return
+        session, self._session = self._session, None
+        if session is not None:
+            session.release(reusable=False)
+        if self._guest_closed or self._upstream_closed:
+            self._close_now()
+        elif error.reason is Reason.UPSTREAM_CLOSED:
+            message = "the upstream closed its connection without a Close"
+            self.fail(UpstreamError(message, reason=Reason.UPSTREAM_CLOSED))
+        else:
+            self.fail(error)
+
+    def _end(self, outcome: Outcome) -> None:
+        """Close the session behind what it still has to send; it is no one else's."""
+        for timer in (self._timer, self._closing):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._closing = None
+        session = self._session
+        if self._gate is not None and isinstance(session, Session):
+            self._session = None
+            session.raw = session.exchange = None
+            session.flush()
+            session.close()
+        super()._end(outcome)
+        if self._gate is not None and self._guest_closed:
+            self._socket.close()
+
+    def _record(self, kind: AuditKind, outcome: Outcome | None) -> AuditRecord:
+        record = super()._record(kind, outcome)
+        if self._gate is None or outcome is None:
+            return record
+        return msgspec.structs.replace(
+            record,
+            bytes=AuditBytes(self._from_guest_bytes, self._from_upstream_bytes),
+            websocket=AuditWebSocket(self._from_guest, self._from_upstream, self._close_code),
+        )
+
+
+def _close_code(verdict: Verdict) -> int:
+    if verdict.reason is Reason.SHUTTING_DOWN:
+        return CloseCode.GOING_AWAY
+    return CloseCode.POLICY if verdict.reason.blame in (Blame.GUEST, Blame.OPERATOR) else CloseCode.INTERNAL
+
+
+def _close(session: Session | Http2Session) -> None:
+    """The session answered without becoming a WebSocket, or came too late: nobody else gets it."""
+    session.close()
+
+
+def _nothing(session: Session | Http2Session) -> None:
+    """The session is gone, and no pool has to know."""
