@@ -54,11 +54,13 @@ class BaseUrlEntry(_Section, frozen=True):
         listen: address:port; port 0 takes a free one.
         guest: as for the proxy; "": the token stands in the base URL, `http://gateway/~TOKEN/ROUTE`.
         routes: first path segment -> origin, for example {anthropic: "https://api.anthropic.com"}.
+        hosts: names, besides addresses and localhost, that clients reach this entry by.
     """
 
     listen: str = "127.0.0.1:8081"
     guest: str = ""
     routes: Mapping[str, str] = {}
+    hosts: tuple[str, ...] = ()
 
 
 class Socks5Entry(_Section, frozen=True):

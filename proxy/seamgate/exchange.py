@@ -291,7 +291,8 @@ class Exchange:
         found = self._seam.pool.acquire(
             self.request.target, self._addresses, self.request.guest, self._pipeline.generation, fresh=fresh
         )
-        self._waiting.then(found, self._got_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
+        patience_s = self._seam.pool.queue_timeout_s + self._seam.limits.connect_timeout_s * 2
+        self._waiting.then(found, self._got_session, patience_s, Reason.UPSTREAM_TIMEOUT)
 
     def _got_session(self, session: UpstreamSide) -> None:
         self._session = session

@@ -6,7 +6,7 @@ Whatever names the destination more than once has to agree: CONNECT authority, S
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from seamgate.address import parse_authority
@@ -144,16 +144,29 @@ class ProxyBinding:
 
 
 class RouteBinding:
-    """The base-URL entry: `http://gateway/[~TOKEN/]ROUTE/path`; each route is one origin."""
+    """The base-URL entry: `http://gateway/[~TOKEN/]ROUTE/path`; each route is one origin.
 
-    def __init__(self, entry: str, routes: Mapping[str, Target], identities: Identities, guest: Guest | None) -> None:
+    A browser on the same machine can send requests here on behalf of any page, so two things are refused: a Host that
+    is a name of somebody else's (DNS rebinding), and, where no token is asked for, whatever says that a page sent it.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        routes: Mapping[str, Target],
+        identities: Identities,
+        guest: Guest | None,
+        hosts: Collection[str] = (),
+    ) -> None:
         self.entry = entry
         self.guest = guest
         self._routes = dict(routes)
         self._identities = identities
+        self._hosts = frozenset(("localhost", *hosts))
 
     def bind(self, head: RequestHead) -> Bound:
         """Return what a request to one of the routes asks for."""
+        self._check_sender(head)
         path, query = split_target(head.target, head.method)
         guest = self.guest
         if guest is None:
@@ -169,6 +182,25 @@ class RouteBinding:
             known = ", ".join(sorted(self._routes))
             raise GuestProtocolError(f"there is no route {route[:40]!r}; there is {known}", reason=Reason.BAD_TARGET)
         return Bound(guest, target, path, query)
+
+    def _check_sender(self, head: RequestHead) -> None:
+        """Refuse what a page in a browser could have sent."""
+        if head.host is not None:
+            named = parse_authority(head.host, "http")
+            if not named.is_address and named.host not in self._hosts:
+                raise GuestProtocolError(
+                    f"the Host header names {named.host}, which is not this gateway; add it to `hosts` of the entry",
+                    reason=Reason.TARGET_MISMATCH,
+                )
+        if self.guest is not None and any(name in _OF_BROWSERS for name, _ in head.headers):
+            raise GuestProtocolError(
+                "a page in a browser sent this, and this entry asks for no token: remove `guest` from the entry",
+                reason=Reason.UNAUTHENTICATED,
+            )
+
+
+# Every browser sends one of them with whatever a page asks for (Fetch Standard 3.2, Fetch Metadata 2).
+_OF_BROWSERS = frozenset((b"origin", b"sec-fetch-site"))
 
 
 def _first_segment(path: str) -> tuple[str, str]:

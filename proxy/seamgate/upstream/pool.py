@@ -144,6 +144,11 @@ class SessionPool:
         spawn(self._open_idle(bucket, addresses), name=f"preconnect {target.authority}")
 
     @property
+    def queue_timeout_s(self) -> float:
+        """How long a request waits for a session of a full bucket."""
+        return self._config.queue_timeout_s
+
+    @property
     def preconnects(self) -> bool:
         """Whether sessions are opened ahead of requests."""
         return self._config.preconnect

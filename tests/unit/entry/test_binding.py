@@ -109,11 +109,11 @@ def test_connect(target: str, host: str, reason: Reason | None) -> None:
 def routes(guest: Guest | None) -> RouteBinding:
     token = TokenSource(sha256="9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f")
     identities = Identities({"h": GuestConfig(token=token)}, Isolation.BASE_URL)
-    return RouteBinding("base_url", {"api": TARGET}, identities, guest)
+    return RouteBinding("base_url", {"api": TARGET}, identities, guest, ("a.test",))
 
 
 def test_routes() -> None:
-    """The first segment is the route; Host means nothing here, the route's origin does."""
+    """The first segment is the route; Host says only that the gateway is meant, the route's origin is the target."""
     bound = routes(GUEST).bind(head("/api/v1/x?y", "127.0.0.1:8081"))
     assert (bound.target, bound.path, bound.query) == (TARGET, "/v1/x", "y")
     assert routes(GUEST).bind(head("/api")).path == "/"
