@@ -153,7 +153,7 @@ class Answer:
         self._guest.send_head(self.status, self._headers, length)
 
     def _send_waiting(self, *, whole: bool = False) -> None:
-        """Send the head that waited; with a length if the body is whole and nothing follows it: trailers would be lost."""
+        """Send the head that waited; with a length if the body is whole and no trailers follow, which would be lost."""
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return

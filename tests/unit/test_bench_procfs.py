@@ -1,6 +1,6 @@
 """How the bench reads /proc."""
 
-from seamgate_bench import procfs
+import seamgate_bench.procfs as procfs
 
 
 def test_a_command_may_hold_blanks_and_parentheses() -> None:

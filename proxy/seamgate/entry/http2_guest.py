@@ -1,8 +1,8 @@
 """A guest's HTTP/2 connection: many exchanges at once, each with a guest's side of its own, a stream.
 
 Bytes -> `protocol.http2` -> event -> stream -> exchange; what the exchanges of one turn of the loop answer leaves in
-one piece. Each request is bound, judged, given credentials, inspected and audited by itself; what one does wrong ends its
-stream only, what breaks the connection ends this guest's connection only.
+one piece. Each request is bound, judged, given credentials, inspected and audited by itself; what one does wrong ends
+its stream only, what breaks the connection ends this guest's connection only.
 
 State: `_streams` holds those whose exchange is under way; `_blocked` while the transport takes no more, then answers
 wait in the queues of their streams; `_discarding` once nothing that the guest sends matters any more.

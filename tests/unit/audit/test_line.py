@@ -9,7 +9,6 @@ import pytest
 from seamgate.audit.line import (
     GENESIS,
     LineEncoder,
-    Link,
     declared_gap,
     decode_line,
     gap_of,
@@ -19,6 +18,7 @@ from seamgate.audit.line import (
     relink,
     to_record,
 )
+from seamgate.audit.link import Link
 from seamgate.audit.record import (
     AuditBytes,
     AuditGap,
