@@ -37,7 +37,8 @@ CA_VARIABLES = (
     "PERL_LWP_SSL_CA_FILE",  # LWP
     "NIX_SSL_CERT_FILE",  # nix
 )
-_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+# The last two are what aiohttp looks at for WebSockets.
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WS_PROXY", "WSS_PROXY")
 
 
 def client_environment(proxy_url: str, ca_path: str | Path = "") -> dict[str, str]:
