@@ -13,7 +13,7 @@ test compares them.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
 
@@ -28,8 +28,14 @@ if TYPE_CHECKING:
 PROJECT = "seamgate"
 
 F = TypeVar("F", bound="Callable[..., Any]")
-hookspec = cast("Callable[[F], F]", pluggy.HookspecMarker(PROJECT))
+_mark_specification = pluggy.HookspecMarker(PROJECT)
 _mark_implementation = pluggy.HookimplMarker(PROJECT)
+
+
+def hookspec(function: F) -> F:
+    """Mark a function of this module as the specification of a hook."""
+    marked: F = _mark_specification(function)
+    return marked
 
 
 def hookimpl(function: F) -> F:
