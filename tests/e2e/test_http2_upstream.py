@@ -414,6 +414,22 @@ async def test_a_silent_upstream_times_out_by_stream() -> None:
         await lab.audited("GET /silent allow upstream_timeout 504 failed", "GET / allow allowed 200 complete")
 
 
+async def test_trailers_survive_an_empty_body_in_one_batch() -> None:
+    """A gRPC error after early metadata is just that: head and trailers, at once. In HTTP/1.1 they come chunked."""
+
+    async def app(talk: Talk2) -> None:
+        talk.link.h.send_headers(talk.stream, [(b":status", b"200")])
+        talk.link.h.send_headers(talk.stream, [(b"grpc-status", b"9")], end_stream=True)
+        await talk.link.flush()
+
+    async with Lab(H2Upstream(app), credential=False) as lab:
+        reply = await (await tunnel(lab)).ask("/")
+        assert (reply.body, reply.trailers, reply.whole) == (b"", [(b"grpc-status", b"9")], True)
+        answer = await (await lab.tunnel()).ask("GET")
+        assert (answer.body, answer.trailers, answer.whole) == (b"", [(b"grpc-status", b"9")], True)
+        await lab.audited(*["GET / allow allowed 200 complete"] * 2)
+
+
 async def test_a_large_answer_crosses_small_windows() -> None:
     """A guest that reads a window at a time gets all of it: each window that opens is passed on at once."""
 
