@@ -17,15 +17,13 @@ import ipaddress
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from seamgate_vmm import _kvm
+from seamgate_vmm.greeting import StreamOpen as StreamOpen
+from seamgate_vmm.greeting import PREFACE, read_greeting
 from seamgate_vmm.names import NameTable
 
-PREFACE = b"\0SGTLS1\n"
-_PREFACE_HEAD = len(PREFACE) + 2
-_MAX_PREFACE = 2048
 _FRAMES_PER_TURN = 64
 # More than this in a window and the guest waits for the next: 40,000 a second are 640 MB/s in full frames, and more
 # than any program makes by calls; a guest that rings for nothing, or sends nothings, costs the loop a bounded share.
@@ -36,23 +34,6 @@ _SWEEP_S = 1.0  # a doorbell that a guest kept to itself costs it a second, neve
 _HIGH_WATER = 64 * 1024
 _OPEN = struct.Struct("<HH16s")
 _AF_INET, _AF_INET6 = 2, 10
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOpen:
-    """What a guest asked to be connected to.
-
-    host: the name that it looked up (lower case), else the address that it named.
-    tls: the bytes are plaintext and the gateway is to speak TLS upstream, to `server_name`.
-    client_hello: the bytes are a TLS handshake of the guest's own.
-    """
-
-    host: str
-    port: int
-    tls: bool
-    server_name: str | None = None
-    alpn: tuple[str, ...] = ()
-    client_hello: bool = False
 
 
 Accept = Callable[[StreamOpen], asyncio.BaseProtocol | None]
@@ -576,7 +557,7 @@ class RingServer:
             return
         host, port, timer = greeting
         seen = transport.peek()
-        opened = _read_greeting(seen, host, port)
+        opened = read_greeting(seen, host, port)
         if opened is None:
             if not force:
                 return
@@ -594,26 +575,3 @@ class RingServer:
             transport.was_reset(0)
             return
         transport.attach(protocol, opened[0])
-
-
-def _read_greeting(seen: bytes, host: str, port: int) -> tuple[StreamOpen, int] | None:
-    """Return what the first bytes say and how many of them are preface; None: more is needed."""
-    if not seen:
-        return None
-    if seen[0] == 0x16:
-        return StreamOpen(host, port, False, client_hello=True), 0
-    if seen[0] != PREFACE[0]:
-        return StreamOpen(host, port, False), 0
-    if len(seen) < _PREFACE_HEAD:
-        return None
-    if not seen.startswith(PREFACE):
-        return StreamOpen(host, port, False), 0
-    length = int.from_bytes(seen[len(PREFACE) : _PREFACE_HEAD], "big")
-    if length > _MAX_PREFACE:
-        return StreamOpen(host, port, False), 0
-    if len(seen) < _PREFACE_HEAD + length:
-        return None
-    name, _, protocols = seen[_PREFACE_HEAD : _PREFACE_HEAD + length].partition(b"\0")
-    alpn = tuple(p.decode("ascii", "replace") for p in protocols.split(b",") if p)
-    server_name = name.decode("ascii", "replace").lower() or None
-    return StreamOpen(host, port, True, server_name, alpn), _PREFACE_HEAD + length
