@@ -12,8 +12,8 @@ import pytest
 from dnslib import QTYPE, DNSRecord
 
 from seamgate_vmm import _kvm
-from seamgate_vmm.names import NXDOMAIN, NameTable
 from seamgate_vmm.greeting import PREFACE
+from seamgate_vmm.names import NXDOMAIN, NameTable
 from seamgate_vmm.ring import GuestRing, RingServer, RingTransport, StreamOpen
 
 from .fake_guest import RX_TAIL, TX_HEAD, FakeGuest

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from seamgate_vmm import _kvm
-from seamgate_vmm.greeting import StreamOpen as StreamOpen
 from seamgate_vmm.greeting import PREFACE, read_greeting
+from seamgate_vmm.greeting import StreamOpen as StreamOpen
 from seamgate_vmm.names import NameTable
 
 _FRAMES_PER_TURN = 64
