@@ -43,6 +43,7 @@ COMPILED = (
     "seamgate/upstream/pool.py",
     "seamgate/upstream/session.py",
     "seamgate/waiting.py",
+    "seamgate/websocket_exchange.py",
 )
 _SETUP = """
 from mypyc.build import mypycify
