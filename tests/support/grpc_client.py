@@ -8,7 +8,7 @@ import queue
 import sys
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 
 
 def told(error: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 
 from support.certificates import upstream_ca
 from support.upstream import RawUpstream, silent
