@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import support.grpc_client
 from support.grpc_upstream import GrpcUpstream
@@ -159,3 +160,28 @@ async def test_a_deadline_holds_through_the_gateway() -> None:
         assert await asyncio.to_thread(upstream.cancelled.wait, 5)
         (record,) = await claimed(lab, 1)
         assert record.request is not None and record.request.path == "/test.Echo/Wait"
+
+
+def documented_rules(lab_port_range: str = "1-65535") -> list[dict[str, Any]]:
+    """Return the rules that docs/protocols.md shows, for the test's host and any port."""
+    page = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
+    text = page.partition("## gRPC")[2].partition("```yaml\n")[2].partition("```")[0]
+    rules: list[dict[str, Any]] = yaml.safe_load(text)["rules"]
+    for each in rules:
+        pattern = each.get("allow") or each["deny"]
+        assert pattern["hosts"] == ["api.acme.example"]
+        pattern.update(hosts=["api.test"], ports=[lab_port_range])
+    return rules
+
+
+async def test_the_documented_policy_does_what_it_says() -> None:
+    """Reading methods reach the server (which does not know them); others, and deletes, are denied."""
+    async with Lab(GrpcUpstream(), rules=documented_rules()) as lab:
+        service = "/acme.store.v1.Catalog"
+        paths = [f"{service}/GetItem", f"{service}/ListItems", "/grpc.health.v1.Health/Check"]
+        denied = [f"{service}/PutItem", f"{service}/DeleteItem", "/other.Service/Get"]
+        results = await call(lab, *paths, *denied)
+        codes = [result["code"] for result in results]
+        assert codes == ["UNIMPLEMENTED"] * 3 + ["PERMISSION_DENIED"] * 3
+        assert "[rule_denied]" in results[4]["details"]
+        await claimed(lab, 6)

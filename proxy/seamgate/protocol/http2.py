@@ -16,14 +16,12 @@ its streams at every request. It is the oracle: a property test holds both to th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
+from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
-from seamgate.flow import Headers
 from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.http2_events import (
     ConnectionBroken,
@@ -38,55 +36,21 @@ from seamgate.protocol.http2_events import (
 )
 from seamgate.protocol.http2_fields import (
     Fields,
-    is_unindexed,
     parse_late_fields,
     parse_request,
     parse_response,
 )
 from seamgate.protocol.http2_frames import ConnectionFault, FrameReader
 from seamgate.protocol.http2_guard import Guard, check_block
+from seamgate.protocol.http2_sending import Http2Sender, Stream
 
 MAX_LIST_BYTES: Final = 65536
 """A decoded field list, counted as in RFC 9113 6.5.2: the same as the longest HTTP/1.1 head."""
 TABLE_BYTES: Final = 4096
 """Of both compression tables. A peer may ask for more and does not get it: it would be our memory."""
-FULL_BYTES: Final = 65536
-"""A stream with so much queued takes no more, until only `LOW_BYTES` are left."""
-LOW_BYTES: Final = 16384
-_REMEMBERED_RESETS: Final = 1024
-_MORE, _WAITS, _DONE = 0, 1, 2
 
 
-class _Stream:
-    """One stream. `expected` is the body's length, -1 if not known; `ignored` once nothing more of it is wanted."""
-
-    __slots__ = (
-        "done", "end", "expected", "head_in", "id", "ignored", "local_open", "method", "offset", "queue",
-        "queued_bytes", "received", "remote_open", "trailers", "unconsumed", "unreturned", "window_in", "window_out",
-    )  # fmt: skip
-
-    def __init__(self, number: int, window_in: int, window_out: int, method: str) -> None:
-        self.id = number
-        self.method = method
-        self.remote_open = True
-        self.local_open = True
-        self.head_in = False
-        self.ignored = False
-        self.done = False
-        self.expected = -1
-        self.received = 0
-        self.unconsumed = 0
-        self.unreturned = 0
-        self.window_in = window_in
-        self.window_out = window_out
-        self.queue: deque[bytes] = deque()
-        self.offset = 0
-        self.queued_bytes = 0
-        self.end = False
-        self.trailers: Headers = ()
-
-
-class Http2Connection:
+class Http2Connection(Http2Sender):
     """See the module.
 
     Args:
@@ -107,34 +71,19 @@ class Http2Connection:
         stream_window: int = 65535,
         connection_window: int = 1 << 20,
     ) -> None:
-        self.server = server
+        super().__init__(
+            server=server, guard=Guard(clock), stream_window=stream_window, connection_window=connection_window
+        )
         self.broken = False
-        self.going_away = False
-        """Whether we said that no new stream is taken."""
         self.peer_most_streams = 100
         """Before the peer says otherwise (RFC 9113 6.5.2 has no limit then; this is what all clients assume)."""
         self._error: type[ProtocolError] = GuestProtocolError if server else UpstreamProtocolError
         self._most_streams = most_streams
-        self._stream_window = stream_window
-        self._connection_window = connection_window
         self._reader = FrameReader(wire.PREFACE if server else b"")
-        self._guard = Guard(clock)
         self._decoder = Decoder(max_header_list_size=MAX_LIST_BYTES)
-        self._encoder = Encoder()
-        self._streams: dict[int, _Stream] = {}
-        self._ready: dict[int, _Stream] = {}
-        self._full: set[int] = set()
-        self._drained: list[int] = []
-        self._resets: dict[int, None] = {}
         self._events: list[Event] = []
-        self._out: list[bytes] = []
         self._settings_seen = False
-        self._last_in = 0
         self._next_out = 1
-        self._window_in = connection_window
-        self._unreturned = 0
-        self._window_out = wire.DEFAULT_WINDOW
-        self._initial_out = wire.DEFAULT_WINDOW
         self._block_stream = 0
         self._block_flags = 0
         self._block: list[bytes] = []
@@ -144,11 +93,6 @@ class Http2Connection:
         return f"<Http2Connection {'server' if self.server else 'client'} streams={len(self._streams)}>"
 
     # -- state -------------------------------------------------------------------------------------------------------
-
-    @property
-    def stream_count(self) -> int:
-        """How many streams are not closed."""
-        return len(self._streams)
 
     @property
     def between_frames(self) -> bool:
@@ -164,25 +108,6 @@ class Http2Connection:
     def last_peer_stream(self) -> int:
         """The highest stream that the peer opened."""
         return self._last_in
-
-    @property
-    def output_bytes(self) -> int:
-        """How much waits to be taken, besides what is queued in streams."""
-        return sum(map(len, self._out))
-
-    def is_open(self, number: int) -> bool:
-        """Whether something can still be sent on a stream."""
-        stream = self._streams.get(number)
-        return stream is not None and stream.local_open and not stream.end
-
-    def is_full(self, number: int) -> bool:
-        """Whether a stream takes no more for now."""
-        return number in self._full
-
-    def queued_bytes(self, number: int) -> int:
-        """How much of a stream waits for windows."""
-        stream = self._streams.get(number)
-        return 0 if stream is None else stream.queued_bytes
 
     # -- beginning and end -------------------------------------------------------------------------------------------
 
@@ -202,12 +127,6 @@ class Http2Connection:
         more = self._connection_window - wire.DEFAULT_WINDOW
         if more > 0:
             self._out.append(wire.write_word(wire.WINDOW_UPDATE, 0, more))
-
-    def go_away(self, code: int = wire.NO_ERROR) -> None:
-        """Say that no new stream is taken; those that are open go on."""
-        if not self.going_away:
-            self.going_away = True
-            self._out.append(wire.write_goaway(self._last_in, code))
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -330,7 +249,7 @@ class Http2Connection:
         stream.expected = head.body
         self._events.append(StreamHead(number, head, ended))
 
-    def _on_response(self, stream: _Stream, fields: Fields, ended: bool) -> None:
+    def _on_response(self, stream: Stream, fields: Fields, ended: bool) -> None:
         try:
             head = parse_response(fields, stream.method, ended=ended)
             if head.status < 200 and ended:
@@ -347,7 +266,7 @@ class Http2Connection:
         if ended:
             self._remote_ended(stream)
 
-    def _on_trailers(self, stream: _Stream, fields: Fields, ended: bool) -> None:
+    def _on_trailers(self, stream: Stream, fields: Fields, ended: bool) -> None:
         try:
             if not ended:
                 raise self._error("there are fields within the body")
@@ -405,38 +324,16 @@ class Http2Connection:
             self._events.append(StreamEnd(number, ()))
             self._remote_ended(stream)
 
-    def _check_length(self, stream: _Stream, *, ended: bool) -> None:
+    def _check_length(self, stream: Stream, *, ended: bool) -> None:
         expected = stream.expected
         if expected >= 0 and (stream.received > expected or (ended and stream.received != expected)):
             raise self._error("the body is not as long as its content-length says")
 
-    def _account(self, stream: _Stream, data_bytes: int, size: int) -> None:
+    def _account(self, stream: Stream, data_bytes: int, size: int) -> None:
         """Note what has to be said to be consumed before the peer may send more."""
         stream.unconsumed += data_bytes
         stream.unreturned += size - data_bytes
         self._return(size if not self.server else size - data_bytes)
-
-    def consumed(self, number: int, size_bytes: int) -> None:
-        """So much of a stream's body has gone on: the peer may send as much again."""
-        stream = self._streams.get(number)
-        if stream is None:
-            return  # what it had taken of the connection's window was given back when it closed
-        stream.unconsumed -= size_bytes
-        if self.server:
-            self._return(size_bytes)
-        stream.unreturned += size_bytes
-        if stream.remote_open and stream.unreturned * 2 >= self._stream_window:
-            self._out.append(wire.write_word(wire.WINDOW_UPDATE, number, stream.unreturned))
-            stream.window_in += stream.unreturned
-            stream.unreturned = 0
-
-    def _return(self, size_bytes: int) -> None:
-        """Open the connection's window again."""
-        self._unreturned += size_bytes
-        if self._unreturned * 2 >= self._connection_window:
-            self._out.append(wire.write_word(wire.WINDOW_UPDATE, 0, self._unreturned))
-            self._window_in += self._unreturned
-            self._unreturned = 0
 
     # -- control frames ----------------------------------------------------------------------------------------------
 
@@ -526,10 +423,6 @@ class Http2Connection:
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
-    def _add(self, number: int, method: str) -> _Stream:
-        stream = self._streams[number] = _Stream(number, self._stream_window, self._initial_out, method)
-        return stream
-
     def _is_idle(self, number: int) -> bool:
         """Whether a stream was never opened, by whoever opens streams of its parity."""
         if self.server:
@@ -544,52 +437,27 @@ class Http2Connection:
             raise ConnectionFault(wire.PROTOCOL_ERROR, f"{what} on an idle stream")
         raise ConnectionFault(wire.STREAM_CLOSED, f"{what} on a closed stream")
 
-    def _malformed(self, stream: _Stream, error: ProtocolError) -> None:
+    def _malformed(self, stream: Stream, error: ProtocolError) -> None:
         """What the peer says on this stream is not looked at any more; whoever is above ends it."""
         self._guard.resets.spend()
         stream.ignored = True
         self._events.append(StreamMalformed(stream.id, error))
 
-    def _fault(self, stream: _Stream, code: int, message: str) -> None:
+    def _fault(self, stream: Stream, code: int, message: str) -> None:
         """A stream error (RFC 9113 5.4.2): reset, and told."""
         self._guard.resets.spend()
         self._send_reset(stream.id, code)
         self._remove(stream)
         self._events.append(StreamMalformed(stream.id, self._error(f"HTTP/2: {message}")))
 
-    def _remote_ended(self, stream: _Stream) -> None:
+    def _remote_ended(self, stream: Stream) -> None:
         stream.remote_open = False
         self._close_if_done(stream)
 
-    def _ended_unread(self, stream: _Stream, ended: bool) -> None:
+    def _ended_unread(self, stream: Stream, ended: bool) -> None:
         """The end of a message that nobody wants any more."""
         if ended:
             self._remote_ended(stream)
-
-    def _close_if_done(self, stream: _Stream) -> None:
-        if stream.local_open:
-            return
-        if not stream.remote_open:
-            self._remove(stream)
-        elif stream.done:
-            # The answer is whole; what is left of the request is not wanted (RFC 9113 8.1).
-            self._send_reset(stream.id, wire.NO_ERROR)
-            self._remove(stream)
-
-    def _send_reset(self, number: int, code: int) -> None:
-        self._out.append(wire.write_word(wire.RST_STREAM, number, code))
-        self._resets[number] = None
-        if len(self._resets) > _REMEMBERED_RESETS:
-            del self._resets[next(iter(self._resets))]
-
-    def _remove(self, stream: _Stream) -> None:
-        number = stream.id
-        self._streams.pop(number, None)
-        self._ready.pop(number, None)
-        self._full.discard(number)
-        if self.server and stream.unconsumed:
-            self._return(stream.unconsumed)
-            stream.unconsumed = 0
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -599,143 +467,6 @@ class Http2Connection:
         self._next_out += 2
         self._add(number, method)
         return number
-
-    def send_fields(self, number: int, fields: Fields, *, ended: bool) -> None:
-        """Send a head, or a 1xx response; `ended`: and nothing follows it."""
-        stream = self._streams.get(number)
-        if stream is None or not stream.local_open or stream.end:
-            return
-        self._out.append(wire.write_headers(number, self._encode(fields), ended=ended))
-        if ended:
-            stream.end = True
-            stream.local_open = False
-            self._close_if_done(stream)
-
-    def _encode(self, fields: Fields) -> bytes:
-        return self._encoder.encode([(name, value, is_unindexed(name)) for name, value in fields], huffman=False)
-
-    def send_data(self, number: int, data: bytes) -> None:
-        """Queue a piece of a body. Ask `is_full` afterwards."""
-        stream = self._streams.get(number)
-        if stream is None or not data or not stream.local_open or stream.end:
-            return
-        stream.queue.append(data)
-        stream.queued_bytes += len(data)
-        self._ready[number] = stream
-        if stream.queued_bytes > FULL_BYTES:
-            self._full.add(number)
-
-    def send_end(self, number: int, trailers: Headers = ()) -> None:
-        """End a body, behind what is queued."""
-        stream = self._streams.get(number)
-        if stream is None or not stream.local_open or stream.end:
-            return
-        stream.end = True
-        stream.trailers = trailers
-        if not stream.queue:
-            self._end_local(stream)
-
-    def finish(self, number: int) -> None:
-        """Nothing more is wanted of a stream: once what is queued has gone out, it is over in both directions."""
-        stream = self._streams.get(number)
-        if stream is None:
-            return
-        stream.ignored = True
-        stream.done = True
-        self._return_unconsumed(stream)
-        self._close_if_done(stream)
-
-    def _return_unconsumed(self, stream: _Stream) -> None:
-        if self.server and stream.unconsumed:
-            self._return(stream.unconsumed)
-        stream.unconsumed = 0
-
-    def reset(self, number: int, code: int) -> bool:
-        """Give a stream up at once, what is queued is lost; return whether there was one."""
-        stream = self._streams.get(number)
-        if stream is None:
-            return False
-        self._send_reset(number, code)
-        self._remove(stream)
-        return True
-
-    def take_output(self) -> bytes:
-        """Return all that may be sent now."""
-        if self._ready:
-            self._pump()
-        self._guard.answers = 0
-        out, self._out = self._out, []
-        return out[0] if len(out) == 1 else b"".join(out)
-
-    def take_drained(self) -> list[int]:
-        """Return the streams that were full and take more again."""
-        drained, self._drained = self._drained, []
-        return drained
-
-    def _pump(self) -> None:
-        """Let out of the queues what the windows permit, one frame of each stream in turn."""
-        waiting: list[_Stream] = []
-        while self._ready:
-            number = next(iter(self._ready))
-            stream = self._ready.pop(number)
-            state = self._pump_frame(stream)
-            if state == _MORE:
-                self._ready[number] = stream
-            elif state == _WAITS:
-                waiting.append(stream)
-        for stream in waiting:
-            self._ready[stream.id] = stream
-
-    def _pump_frame(self, stream: _Stream) -> int:
-        size = min(wire.FRAME_BYTES, stream.window_out, self._window_out)
-        if size <= 0:
-            return _WAITS if stream.window_out > 0 else _DONE
-        data = _take(stream, size)
-        stream.window_out -= len(data)
-        self._window_out -= len(data)
-        self._guard.sent(len(data))
-        if stream.id in self._full and stream.queued_bytes <= LOW_BYTES:
-            self._full.discard(stream.id)
-            self._drained.append(stream.id)
-        last = stream.end and not stream.queue
-        with_end = last and not stream.trailers
-        self._out.append(wire.write_frame(wire.DATA, wire.END_STREAM if with_end else 0, stream.id, data))
-        if with_end:
-            stream.local_open = False
-            self._close_if_done(stream)
-        elif last:
-            self._end_local(stream)
-        return _MORE if stream.queue else _DONE
-
-    def _end_local(self, stream: _Stream) -> None:
-        """Send the end of a stream with nothing queued."""
-        if stream.trailers:
-            self._out.append(wire.write_headers(stream.id, self._encode([*stream.trailers]), ended=True))
-        else:
-            self._out.append(wire.write_frame(wire.DATA, wire.END_STREAM, stream.id))
-        stream.local_open = False
-        self._close_if_done(stream)
-
-
-def _take(stream: _Stream, size: int) -> bytes:
-    """Take up to so many bytes off a stream's queue, small pieces together."""
-    pieces: list[bytes] = []
-    left = size
-    queue = stream.queue
-    while left and queue:
-        first = queue[0]
-        available = len(first) - stream.offset
-        if available <= left:
-            pieces.append(first[stream.offset :] if stream.offset else first)
-            queue.popleft()
-            stream.offset = 0
-            left -= available
-        else:
-            pieces.append(first[stream.offset : stream.offset + left])
-            stream.offset += left
-            left = 0
-    stream.queued_bytes -= size - left
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _check_priority(number: int, payload: bytes) -> None:
