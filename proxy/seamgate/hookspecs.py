@@ -75,8 +75,8 @@ def judge_connect(guest: Guest, target: Target) -> Verdict | None:
     """Judge a tunnel before anything is resolved: may this guest ask anything of this target?
 
     DEFER says "its requests will be judged one by one"; ALLOW says the same for now. With the scheme "tcp" nothing is
-    judged after it, since it is passed on unread: then only ALLOW opens it. A port of 0 asks the same of the
-    host at any port and scheme: a guest wants its name resolved.
+    judged after it, since it is passed on unread: then only an ALLOW whose `upgrade` is "tcp" opens it. A port of 0
+    asks the same of the host at any port and scheme: a guest wants its name resolved.
     """
 
 

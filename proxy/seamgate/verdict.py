@@ -48,7 +48,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
             ones, that the rules let the host resolve to.
         would_deny: the message of a rule in audit mode that would have denied; "" if none would have.
         would_rule: the id of that rule.
-        upgrade: what the allowed request may become, as `Request.upgrade`; "" for nothing.
+        upgrade: what the allowed request may become, as `Request.upgrade`; "tcp" where a stream may pass unread; "" for
+            neither.
     """
 
     effect: Effect = Effect.DENY

@@ -1,7 +1,8 @@
 """A stream whose target is known and whose protocol is not yet: its first byte says whether it is TLS or HTTP.
 
 Used by the entries where a client only connects: redirected connections of a namespace, SOCKS. TLS goes on as in a
-CONNECT tunnel, HTTP as a connection to that one target; what is neither is reset.
+CONNECT tunnel, HTTP as a connection to that one target; what is neither, or denied as such, is passed on unread where a
+rule says `protocol: tcp`, else it is reset. Where only that may be, nothing is waited for: a server may speak first.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import msgspec
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.entry.binding import TunnelBinding
 from seamgate.entry.http1_guest import Connections, Http1Guest
+from seamgate.entry.splice import TCP, Splice, judge_tcp
 from seamgate.entry.tunnel import Tunnel
 from seamgate.errors import Reason
-from seamgate.flow import Guest, Target
+from seamgate.flow import Guest, Step, Target
 from seamgate.seam import Seam
 from seamgate.streams import Transport, as_protocol
 from seamgate.verdict import Effect, Verdict, deny
@@ -61,7 +63,19 @@ class OpaqueStreams:
         """Return a denial if no scheme that may be spoken there is allowed, else the verdict on one that is."""
         judge = self.seam.pipeline.judge_connect
         verdicts = [judge(guest, place.target(scheme)) for scheme in SCHEMES.get(place.port, ("https", "http"))]
-        return next((verdict for verdict in verdicts if verdict.effect is not Effect.DENY), verdicts[0])
+        allowed = next((verdict for verdict in verdicts if verdict.effect is not Effect.DENY), None)
+        if allowed is not None:
+            return allowed
+        passes = judge_tcp(self.seam, guest, place.target(TCP), [])
+        return passes if passes.allowed else verdicts[0]
+
+    def splice(self, guest: Guest, place: Place, **answers: Any) -> Splice | None:
+        """Return what passes a stream there on unread; None if that is not allowed."""
+        target, steps = place.target(TCP), list[Step]()
+        verdict = judge_tcp(self.seam, guest, target, steps)
+        if not verdict.allowed:
+            return None
+        return Splice(self.seam, self.connections, self.entry, guest, target, verdict, steps, **answers)
 
     def close(self) -> None:
         """End the streams that have not said yet what they are."""
@@ -106,6 +120,8 @@ class OpaqueStream(asyncio.Protocol):
         """The stream is there: wait for its first byte, not forever."""
         self._transport = transport
         self._common.undecided.add(self)
+        if self._common.judge(self._guest, self._place).upgrade == TCP and self._pass_on(b""):
+            return
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._common.seam.limits.head_timeout_s, self._silent)
 
@@ -114,7 +130,10 @@ class OpaqueStream(asyncio.Protocol):
         if self not in self._common.undecided:
             return
         tls = data[0] == _TLS_HANDSHAKE
-        if not tls and not 0x41 <= data[0] <= 0x5A:
+        http = 0x41 <= data[0] <= 0x5A
+        if not (tls and self._allows("https")) and not (http and self._allows("http")) and self._pass_on(data):
+            return
+        if not tls and not http:
             self.end(deny("What came is neither TLS nor HTTP.", reason=Reason.BAD_REQUEST))
             return
         self._decided()
@@ -122,6 +141,19 @@ class OpaqueStream(asyncio.Protocol):
             self._speak_tls(data)
         else:
             self._speak_http(data)
+
+    def _allows(self, scheme: str) -> bool:
+        verdict = self._common.seam.pipeline.judge_connect(self._guest, self._place.target(scheme), [])
+        return verdict.effect is not Effect.DENY
+
+    def _pass_on(self, data: bytes) -> bool:
+        """Have the stream passed on unread, if a rule allows that."""
+        splice = self._common.splice(self._guest, self._place)
+        if splice is None:
+            return False
+        self._decided()
+        splice.take(self._transport, data)
+        return True
 
     def _speak_tls(self, data: bytes) -> None:
         common = self._common

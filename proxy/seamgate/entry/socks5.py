@@ -14,6 +14,7 @@ from seamgate.audit.record import AuditRequest
 from seamgate.entry.identity import Identities
 from seamgate.entry.opaque import OpaqueStream, OpaqueStreams, Place
 from seamgate.entry.refused import record_refusal
+from seamgate.entry.splice import TCP
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.flow import Guest
 from seamgate.protocol.socks5 import (
@@ -147,6 +148,12 @@ class SocksStream(asyncio.Protocol):
             self.refuse(early, reply(Reply.FAILURE))
             return
         self._over()
+        if verdict.upgrade == TCP:
+            answers = {"accepted": reply(Reply.SUCCEEDED), "refusal": _failure}
+            splice = streams.splice(guest, place, **answers)
+            if splice is not None:
+                splice.take(self._transport)
+                return
         self._transport.write(reply(Reply.SUCCEEDED))
         OpaqueStream(streams, guest, place, telling=False, on_refused=self._record).take(self._transport)
 
@@ -193,3 +200,18 @@ class SocksStream(asyncio.Protocol):
         if place is not None:
             what = AuditRequest(method="CONNECT", scheme="tcp", host=place.host, port=place.port)
         record_refusal(streams.seam, self._guest, streams.entry, what, verdict)
+
+
+_REPLIES = {
+    Reason.RESOLVE_FAILED: Reply.HOST_UNREACHABLE,
+    Reason.CONNECT_FAILED: Reply.REFUSED,
+    Reason.UPSTREAM_TIMEOUT: Reply.HOST_UNREACHABLE,
+    Reason.ADDRESS_FORBIDDEN: Reply.NOT_ALLOWED,
+    Reason.OWN_ADDRESS: Reply.NOT_ALLOWED,
+    Reason.REVOKED: Reply.NOT_ALLOWED,
+}
+
+
+def _failure(verdict: Verdict, request_id: str) -> bytes:
+    """Return the reply that says best why a stream could not be opened."""
+    return reply(_REPLIES.get(verdict.reason, Reply.FAILURE))

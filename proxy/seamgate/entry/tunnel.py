@@ -15,13 +15,16 @@ from time import monotonic
 from seamgate.address import canonical_name, parse_authority
 from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, connect_part, guest_part
 from seamgate.ca.leaf import CertificateAuthority
+from seamgate.denial import denial_body, denial_headers
 from seamgate.entry.binding import ProxyBinding, TunnelBinding
 from seamgate.entry.http1_guest import Connections, Http1Guest
 from seamgate.entry.http2_guest import Http2Guest
+from seamgate.entry.splice import Splice, judge_tcp
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError, TargetError
 from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.protocol.heads import RequestHead
+from seamgate.protocol.http1 import write_response_head
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.streams import Receiver, TlsStream, Transport
@@ -68,12 +71,30 @@ class Tunnel:
             # Sent before we agreed: a client that did not wait can't know what it talks to.
             self._verdict = deny("bytes came before the tunnel was open", reason=Reason.BAD_REQUEST)
         if self._verdict.effect is Effect.DENY:
+            passes = judge_tcp(self._seam, self._guest, self._target, self._steps)
+            if passes.allowed and not connection.read_ahead:
+                self._splice(passes).take(connection.take_over())
+                return
             connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
             return
         transport = connection.take_over()
         self._serve(transport)
         transport.write(_ESTABLISHED)
         self._preconnect()
+
+    def _splice(self, verdict: Verdict) -> Splice:
+        """Return what passes the stream on unread."""
+        return Splice(
+            self._seam,
+            self._connections,
+            self._entry,
+            self._guest,
+            self._target,
+            verdict,
+            self._steps,
+            accepted=_ESTABLISHED,
+            refusal=whole_denial,
+        )
 
     def adopt(self, transport: Transport, hello: bytes, *, telling: bool) -> None:
         """Judge and take over a stream that came without CONNECT.
@@ -264,6 +285,13 @@ class Tunnel:
             addresses = found.addresses
         addresses = check_destination(addresses, target.port, seam.permit, seam.own, name=target.host)
         seam.pool.preconnect(target, addresses, self._guest, seam.pipeline.generation)
+
+
+def whole_denial(verdict: Verdict, request_id: str) -> bytes:
+    """Return the answer to a CONNECT that could not be done, head and body."""
+    body = denial_body(verdict, request_id)
+    headers = (*denial_headers(verdict), (b"x-request-id", request_id.encode()))
+    return write_response_head(verdict.reason.status, headers, len(body), keep_alive=False) + body
 
 
 def _ignore(error: BaseException) -> None:

@@ -300,7 +300,7 @@ class Evaluator:
             if not rule.audit and self._covers(rule, guest, target)
         ]
         chosen = select(rules, target, "", self.layers)
-        return Verdict(Effect.ALLOW, Reason.ALLOWED, chosen.rule.id, addresses=chosen.addresses)
+        return Verdict(Effect.ALLOW, Reason.ALLOWED, chosen.rule.id, addresses=chosen.addresses, upgrade="tcp")
 
     def _connect_fold(self, guest: Guest, target: Target, *, shadow: bool) -> _Fold:
         tcp = target.scheme == "tcp"

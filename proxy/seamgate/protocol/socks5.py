@@ -32,6 +32,8 @@ class Reply(IntEnum):
     SUCCEEDED = 0
     FAILURE = 1
     NOT_ALLOWED = 2
+    HOST_UNREACHABLE = 4
+    REFUSED = 5
     COMMAND_UNSUPPORTED = 7
     ADDRESS_UNSUPPORTED = 8
 

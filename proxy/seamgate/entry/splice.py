@@ -1,0 +1,481 @@
+"""A stream that is passed on unread, where a rule says `protocol: tcp`: judged, resolved, checked, dialled, counted.
+
+Begun by the entries in which a client names host and port: CONNECT, SOCKS, redirected connections. Bytes go both ways
+as they come, an end of one side is an end to the other, and who does not read holds the other side back. If what a
+guest says first is a TLS ClientHello, its server name has to be the target. A reload that no longer allows it ends it.
+Its one record, of the kind connect, is written when it is over, or when it could not begin.
+
+State: `_far` is set once the upstream is connected; `_over` once the record is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import struct
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+import msgspec
+
+from seamgate.address import canonical_name
+from seamgate.audit.record import (
+    AuditBytes,
+    AuditKind,
+    AuditRecord,
+    AuditUpstream,
+    Decision,
+    Outcome,
+    connect_part,
+    guest_part,
+)
+from seamgate.entry.http1_guest import Connections
+from seamgate.errors import (
+    Blame,
+    GuestProtocolError,
+    Reason,
+    ResolveFailed,
+    SeamgateError,
+    TargetError,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from seamgate.flow import Guest, Step, Target
+from seamgate.protocol.client_hello import MAX_HELLO_BYTES, parse_client_hello
+from seamgate.revocation import revoked
+from seamgate.seam import IsBound, Seam
+from seamgate.tasks import spawn
+from seamgate.upstream.addresses import check_destination, compile_permit
+from seamgate.verdict import Effect, Verdict, denial_of, deny
+
+TCP: Final = "tcp"
+_TLS: Final = b"\x16\x03"
+"""A handshake record of any TLS (RFC 8446 5.1)."""
+_ALERT_UNRECOGNIZED_NAME: Final = b"\x15\x03\x01\x00\x02\x02\x70"
+_HELD_BYTES: Final = 65536
+"""What a guest may say before the upstream is connected."""
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def judge_tcp(seam: Seam, guest: Guest, target: Target, steps: list[Step]) -> Verdict:
+    """Say whether this guest may have a stream to this host and port passed on unread: an allow, or a denial."""
+    target = msgspec.structs.replace(target, scheme=TCP)
+    if seam.draining:
+        return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
+    if not seam.journal.healthy:
+        return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
+    if target.is_address:
+        try:
+            seam.own.check((target.host,), target.port)
+        except SeamgateError as error:
+            return denial_of(error)
+    verdict = seam.pipeline.judge_connect(guest, target, steps)
+    if verdict.effect is Effect.DENY or (verdict.allowed and verdict.upgrade == TCP):
+        return verdict
+    # Nothing is judged after it, so an allow that does not say that it means this is not enough.
+    return deny("nothing says that the stream may pass unread", reason=Reason.NO_RULE_MATCHED, rule=verdict.rule)
+
+
+class Splice:
+    """One stream: the guest's side; `_Far` is the other one.
+
+    Args:
+        seam, connections: of the gateway.
+        entry: its name.
+        guest: whose it is.
+        target: where it goes; of whatever scheme.
+        verdict: of `judge_tcp`, an allow, and `steps` who said what.
+        accepted: what to tell the guest once the upstream is connected.
+        refusal: what to tell it instead if it can't be; b"" for a reset.
+    """
+
+    def __init__(
+        self,
+        seam: Seam,
+        connections: Connections,
+        entry: str,
+        guest: Guest,
+        target: Target,
+        verdict: Verdict,
+        steps: list[Step],
+        *,
+        accepted: bytes = b"",
+        refusal: Callable[[Verdict, str], bytes] = lambda verdict, request_id: b"",
+    ) -> None:
+        self.transport: Any = None
+        self.exchanges = 0
+        self._seam = seam
+        self._connections = connections
+        self._entry = entry
+        self._guest = guest
+        self._target = msgspec.structs.replace(target, scheme=TCP)
+        self._verdict = verdict
+        self._steps = list(steps)
+        self._accepted = accepted
+        self._refusal = refusal
+        self._id = seam.new_id()
+        self._generation = seam.pipeline.generation
+        self._started = self._active_at = monotonic()
+        self._dial: asyncio.Task[Any] | None = None
+        self._far: _Far | None = None
+        self._address = ""
+        self._held = b""
+        self._checked = False
+        self._ended = False
+        self._far_ended = False
+        self._over = False
+        self._up_bytes = 0
+        self._down_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Splice {self._id} {self._target.authority} up={self._up_bytes} down={self._down_bytes}>"
+
+    def take(self, transport: Any, first: bytes = b"") -> None:
+        """Take a guest's stream over, with what was read of it, and begin."""
+        seam = self._seam
+        seam.requests_total += 1
+        seam.tunnels.add(self)
+        self._connections.all.add(self)
+        self.transport = transport
+        transport.set_protocol(self)
+        if first:
+            self.data_received(first)
+        if not self._over:
+            self._dial = spawn(self._connect(), name=f"splice {self._target.authority}")
+
+    # -- to the upstream ---------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        """Resolve, check and dial; then pass on what the guest has said so far."""
+        far = _Far(self)
+        try:
+            self._address = await self._connector_dial(far)
+        except TimeoutError:
+            self._fail(UpstreamTimeout(f"{self._target.authority} can't be reached in time"))
+            return
+        except SeamgateError as error:
+            self._fail(error)
+            return
+        if self._over:
+            far.abort()
+            return
+        self._dial = None
+        self._far = far
+        self._active_at = monotonic()
+        for each in (self.transport, far.transport):
+            _keep_alive(each)
+        self._seam.opened(self._guest, self._target, self._address)
+        if self._accepted:
+            self.transport.write(self._accepted)
+        self._send()
+
+    async def _connector_dial(self, far: _Far) -> str:
+        seam, target = self._seam, self._target
+        addresses: tuple[str, ...] = (target.host,)
+        if not target.is_address:
+            async with asyncio.timeout(seam.limits.resolve_timeout_s):
+                found = seam.pipeline.resolve_name(target.host, self._steps)
+                if inspect.isawaitable(found):
+                    found = await found
+            if found is None:
+                raise ResolveFailed(f"no plugin resolves names; {target.host} can't be reached")
+            addresses = found.addresses
+        addresses = check_destination(addresses, target.port, self._permit(self._verdict), seam.own, name=target.host)
+        if seam.connector is None:
+            raise SeamgateError("nothing opens connections here")
+        return await seam.connector.dial(target, addresses, far)
+
+    def _permit(self, verdict: Verdict) -> Any:
+        named = verdict.addresses
+        return self._seam.permit | compile_permit(named) if named else self._seam.permit
+
+    def _send(self) -> None:
+        """Pass on what is held, once there is somebody to take it and it may go."""
+        far = self._far
+        if far is None or self._over or not self._check():
+            return
+        held, self._held = self._held, b""
+        if held:
+            far.transport.write(held)
+        self.transport.resume_reading()
+        if self._ended:
+            _end(far.transport)
+
+    def _check(self) -> bool:
+        """If what is said first is TLS, hold it to the target; False while that can't be told, or if it failed."""
+        if self._checked:
+            return True
+        held = self._held
+        if not held.startswith(_TLS) and not (len(held) == 1 and held == _TLS[:1] and not self._ended):
+            self._checked = bool(held) or self._ended
+            return True  # and what has not been said yet is looked at when it is
+        try:
+            hello = parse_client_hello(held)
+            if hello is None and (self._ended or len(held) > MAX_HELLO_BYTES):
+                raise GuestProtocolError("the TLS ClientHello is not whole", reason=Reason.GUEST_TLS_FAILED)
+            if hello is not None and hello.server_name is not None and not self._names_target(hello.server_name):
+                message = f"the TLS server name is {hello.server_name[:80]!r}, the stream goes to {self._target.host}"
+                raise GuestProtocolError(message, reason=Reason.TARGET_MISMATCH)
+        except GuestProtocolError as error:
+            if error.reason is Reason.TARGET_MISMATCH and self._far is not None:
+                self.transport.write(_ALERT_UNRECOGNIZED_NAME)
+            self._fail(error)
+            return False
+        self._checked = hello is not None
+        return self._checked
+
+    def _names_target(self, name: str) -> bool:
+        try:
+            return canonical_name(name) == self._target.host
+        except TargetError:
+            return False
+
+    # -- the guest's side, as a protocol -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """The stream is there: it was before."""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the guest."""
+        self._active_at = monotonic()
+        self._up_bytes += len(data)
+        far = self._far
+        if far is not None and self._checked:
+            far.transport.write(data)
+            return
+        self._held += data
+        if far is not None:
+            self._send()
+        elif len(self._held) > _HELD_BYTES:
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The guest sends no more; it may still read."""
+        self._ended = True
+        if self._far_ended:
+            self._finish(None, Outcome.COMPLETE)
+        elif self._far is not None:
+            self._send()
+        return not self._over
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The guest is gone."""
+        if self._far_ended:
+            self._finish(None, Outcome.COMPLETE)
+        else:
+            self._finish(deny("the guest closed its connection", reason=Reason.GUEST_GONE), Outcome.ABORTED)
+
+    def pause_writing(self) -> None:
+        """The guest has enough: the upstream is not read."""
+        if self._far is not None:
+            self._far.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The guest takes more."""
+        if self._far is not None and not self._over:
+            self._far.transport.resume_reading()
+
+    # -- the upstream's side, told by `_Far` -------------------------------------------------------------------------
+
+    def on_far_data(self, data: bytes) -> None:
+        """Bytes of the upstream."""
+        self._active_at = monotonic()
+        self._down_bytes += len(data)
+        self.transport.write(data)
+
+    def on_far_end(self) -> None:
+        """The upstream sends no more; it may still read."""
+        self._far_ended = True
+        if self._ended:
+            self._finish(None, Outcome.COMPLETE)
+        else:
+            _end(self.transport)
+
+    def on_far_lost(self) -> None:
+        """The upstream is gone: after its end that is the end of all, else it broke off."""
+        if self._far_ended:
+            self._finish(None, Outcome.COMPLETE)
+        else:
+            cut = UpstreamError("the upstream broke the connection", reason=Reason.UPSTREAM_CLOSED)
+            self._finish(denial_of(cut), Outcome.TRUNCATED)
+
+    def far_writable(self, writable: bool) -> None:
+        """The upstream takes no more, or takes more again."""
+        if self._over:
+            return
+        if writable:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    # -- as a connection of the gateway ------------------------------------------------------------------------------
+
+    def check_deadline(self, now: float) -> None:
+        """End what has been silent both ways for as long as an upstream may be, or says half a ClientHello."""
+        limits = self._seam.limits
+        if now - self._active_at > limits.response_timeout_s:
+            self._fail(UpstreamTimeout(f"silent for {limits.response_timeout_s:g} s"))
+        elif self._held and self._far is not None and now - self._active_at > limits.head_timeout_s:
+            self._fail(GuestProtocolError("the TLS ClientHello did not come whole", reason=Reason.GUEST_TIMEOUT))
+
+    def drain(self) -> None:
+        """The gateway stops: a stream that nobody reads has no good moment to end, so it goes on as long as it may."""
+
+    def revoke(self, verdict: Verdict) -> None:
+        """It is no longer allowed."""
+        self._finish(verdict, Outcome.ABORTED)
+
+    def close(self) -> None:
+        """The gateway closes."""
+        self._finish(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN), Outcome.ABORTED)
+
+    def judge_again(self, is_bound: IsBound) -> bool:
+        """A reload replaced the pipeline: if the stream is no longer allowed, end it and return True."""
+        steps: list[Step] = []
+        verdict = judge_tcp(self._seam, self._guest, self._target, steps)
+        if verdict.allowed and self._address:
+            try:
+                permit = self._permit(verdict)
+                check_destination((self._address,), self._target.port, permit, self._seam.own, name=self._target.host)
+            except SeamgateError as error:
+                verdict = denial_of(error)
+        if verdict.allowed or self._over:
+            if not self._address:
+                self._verdict = verdict  # what is not dialled yet is dialled by the new rules
+            return False
+        self._steps += steps
+        self._generation = self._seam.pipeline.generation
+        self.revoke(revoked(verdict))
+        return True
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: SeamgateError) -> None:
+        begun = self._far is not None
+        ours = error.reason.blame is not Blame.UPSTREAM
+        outcome = Outcome.ABORTED if begun else Outcome.DENIED if ours else Outcome.FAILED
+        self._finish(denial_of(error), outcome)
+
+    def _finish(self, why: Verdict | None, outcome: Outcome) -> None:
+        """Close both sides and write the record. Once only."""
+        if self._over:
+            return
+        self._over = True
+        self._connections.all.discard(self)
+        self._seam.tunnels.discard(self)
+        far, dial, self._dial = self._far, self._dial, None
+        if dial is not None:
+            dial.cancel()
+        if outcome is Outcome.COMPLETE:
+            self.transport.close()
+        else:
+            self._cut(why)
+        if far is not None:
+            if outcome is Outcome.COMPLETE:
+                far.transport.close()
+            else:
+                far.abort()
+        ours = why is not None and why.reason.blame is not Blame.UPSTREAM and why.reason is not Reason.GUEST_GONE
+        self._seam.denied_total += ours
+        self._seam.record(self._record(why, outcome, denied=ours), denied=ours)
+
+    def _cut(self, why: Verdict | None) -> None:
+        """Tell the guest, where its entry has a way to; else reset, so that it takes nothing for an end."""
+        told = self._refusal(why, self._id) if why is not None and self._far is None else b""
+        if told:
+            self.transport.write(told)
+        if told or (why is not None and why.reason is Reason.TARGET_MISMATCH):
+            self.transport.close()
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None and not self.transport.is_closing():
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
+
+    def _record(self, why: Verdict | None, outcome: Outcome, *, denied: bool) -> AuditRecord:
+        verdict = self._verdict
+        said = why or verdict
+        return AuditRecord(
+            time=self._seam.clock(),
+            kind=AuditKind.CONNECT,
+            id=self._id,
+            guest=guest_part(self._guest),
+            entry=self._entry,
+            request=connect_part(self._target),
+            verdict=Decision.DENY if denied else Decision.ALLOW,
+            reason=said.reason,
+            rule=said.rule or verdict.rule,
+            message=said.message,
+            would_rule=verdict.would_rule,
+            would_deny=verdict.would_deny,
+            upstream=AuditUpstream(self._address, "", False) if self._address else None,
+            status=200 if self._far is not None else said.reason.status,
+            bytes=AuditBytes(self._up_bytes if self._far is not None else 0, self._down_bytes),
+            duration_ms=(monotonic() - self._started) * 1000,
+            outcome=outcome,
+            steps=tuple(self._steps),
+            generation=self._generation,
+        )
+
+
+class _Far(asyncio.Protocol):
+    """The upstream's side of a splice."""
+
+    def __init__(self, splice: Splice) -> None:
+        self.transport: Any = None
+        self._splice = splice
+        self._aborted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is connected; the splice is told by whoever dialled."""
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the upstream."""
+        self._splice.on_far_data(data)
+
+    def eof_received(self) -> bool:
+        """The upstream sends no more."""
+        self._splice.on_far_end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The upstream is gone."""
+        if not self._aborted:
+            self._splice.on_far_lost()
+
+    def pause_writing(self) -> None:
+        """The upstream has enough."""
+        self._splice.far_writable(False)
+
+    def resume_writing(self) -> None:
+        """The upstream takes more."""
+        self._splice.far_writable(True)
+
+    def abort(self) -> None:
+        """Close with a reset; the splice knows."""
+        self._aborted = True
+        if self.transport is not None:
+            connection = self.transport.get_extra_info("socket")
+            if connection is not None and not self.transport.is_closing():
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.transport.abort()
+
+
+def _end(transport: Any) -> None:
+    """Pass an end on; a stream that can't be half closed is closed."""
+    if transport.is_closing():
+        return
+    if transport.can_write_eof():
+        transport.write_eof()
+    else:
+        transport.close()
+
+
+def _keep_alive(transport: Any) -> None:
+    """Have the kernel find out about a peer that is gone without a word."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
