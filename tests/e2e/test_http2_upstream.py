@@ -414,6 +414,31 @@ async def test_a_silent_upstream_times_out_by_stream() -> None:
         await lab.audited("GET /silent allow upstream_timeout 504 failed", "GET / allow allowed 200 complete")
 
 
+async def test_a_guest_may_be_silent_in_a_stream_that_is_answered() -> None:
+    """A subscription lasts: only a request that nobody has answered has to keep coming. gRPC may wait."""
+
+    async def app(talk: Talk2) -> None:
+        if talk.target == "/answered":
+            await talk.begin(200)
+        await talk.body()
+        if talk.target != "/answered":
+            await talk.begin(200)
+        await talk.finish()
+
+    async with Lab(H2Upstream(app), settings={"limits": {"body_timeout_s": 0.01}}, credential=False) as lab:
+        guest = await tunnel(lab)
+        grpc = (b"content-type", b"application/grpc")
+        answered = await guest.begin("/answered", method="POST")
+        silent = await guest.begin("/silent", grpc, method="POST")
+        await guest.until(lambda: guest.replies[answered].status == 200)
+        await asyncio.sleep(0.03)
+        lab.gateway.connections.sweep()
+        for stream in (answered, silent):
+            await guest.end(stream)
+            assert (await guest.answer(stream)).whole
+        await claimed(lab, 2)
+
+
 async def test_trailers_survive_an_empty_body_in_one_batch() -> None:
     """A gRPC error after early metadata is just that: head and trailers, at once. In HTTP/1.1 they come chunked."""
 

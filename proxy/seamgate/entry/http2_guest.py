@@ -51,7 +51,7 @@ UNSENT_BYTES: Final = 256 * 1024
 class Http2Stream:
     """One stream: the guest's side of one exchange."""
 
-    __slots__ = ("active_at", "connection", "exchange", "full_at", "head", "held", "number", "paused")
+    __slots__ = ("active_at", "connection", "exchange", "full_at", "head", "held", "lasting", "number", "paused")
 
     def __init__(self, connection: Http2Guest, number: int, head: RequestHead | None) -> None:
         self.connection = connection
@@ -59,6 +59,7 @@ class Http2Stream:
         self.head = head
         self.exchange: Exchange | None = None
         self.paused = False
+        self.lasting = head is not None and is_grpc(head.headers)
         self.held: list[StreamData | StreamEnd] = []
         self.active_at = monotonic()
         self.full_at = 0.0
@@ -101,6 +102,7 @@ class Http2Stream:
 
     def send_head(self, status: int, headers: Headers, body: int | None) -> None:
         """Begin the response. Without a body it ends with its head: gRPC tells by that."""
+        self.lasting = True  # both bodies flow at once: the guest may be silent while it is answered
         is_head = self.head is not None and self.head.method == "HEAD"
         ended = is_head or not body
         fields = response_fields(status, headers, body if is_head or body else None)
@@ -109,6 +111,7 @@ class Http2Stream:
     def send_data(self, data: bytes) -> None:
         """Pass on a piece of the body, as far as the guest's windows permit; queue the rest."""
         core = self.connection.core
+        self.active_at = monotonic()
         core.send_data(self.number, data)
         if not self.full_at and core.is_full(self.number):
             self.full_at = monotonic()
@@ -421,7 +424,8 @@ class Http2Guest:
             if exchange is None:
                 continue
             waits_for_guest = not exchange.body_done and not stream.paused
-            if waits_for_guest and now - stream.active_at > limits.body_timeout_s:
+            patience_s = limits.response_timeout_s if stream.lasting else limits.body_timeout_s
+            if waits_for_guest and now - stream.active_at > patience_s:
                 exchange.fail(GuestProtocolError("the body stopped coming", reason=Reason.GUEST_TIMEOUT))
             elif stream.full_at and now - stream.full_at > limits.idle_timeout_s:
                 exchange.fail(GuestProtocolError("the guest does not read its answer", reason=Reason.GUEST_TIMEOUT))
