@@ -145,6 +145,11 @@ class WebSocketExchange(Exchange):
         else:
             super().on_informational(head)
 
+    def on_data(self, data: bytes) -> None:
+        """A piece of the body of another answer than 101."""
+        self._active_at = monotonic()
+        super().on_data(data)
+
     def _switch(self, head: ResponseHead) -> None:
         """Check the 101, pass it on, and from then on read frames.
 
@@ -338,8 +343,8 @@ class WebSocketExchange(Exchange):
 
     def _await_close(self, data: bytes) -> None:
         """It is over for us, and the guest may still have to answer our Close: then close the connection."""
-        if self._guest_closed:
-            return
+        if self._guest_closed or self._error_code:
+            return  # what can't be read is read over: closing at once would reset what the guest has yet to read
         self._guest_reader.feed(data)
         try:
             while not self._guest_closed:
@@ -347,8 +352,9 @@ class WebSocketExchange(Exchange):
                 if event is None:
                     return
                 self._guest_closed = isinstance(event, Close)
-        except FrameError:
-            self._guest_closed = True
+        except FrameError as error:
+            self._error_code = error.code
+            return
         self._socket.close()
 
     # -- flow control ------------------------------------------------------------------------------------------------

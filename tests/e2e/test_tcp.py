@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from seamgate import hookimpl
 from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord
 from support.certificates import upstream_ca
 from support.client import start_tls
@@ -93,6 +94,43 @@ async def test_a_server_may_speak_first(entry: str) -> None:
         await line.end()
         line.close()
         await recorded(lab, "allow allowed 200 complete")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+async def test_a_server_may_end_at_once(entry: str) -> None:
+    """What it says and its end come after the answer to the guest, never before."""
+
+    async def script(line: Line) -> None:
+        await line.send(b"busy")
+        line.close()
+
+    async with Lab(database(script), rules=[TCP], settings=SOCKS, credential=False) as lab:
+        line = await opened(lab, entry)
+        assert await line.end() == b"busy"
+        line.close()
+        await recorded(lab, "allow allowed 200 complete")
+
+
+async def test_a_guest_may_leave_while_the_upstream_is_dialled() -> None:
+    """Then nothing stays open."""
+
+    class Slow:
+        @hookimpl
+        def resolve_name(self, name: str) -> Any:
+            async def never() -> None:
+                asked.set()
+                await asyncio.Event().wait()
+
+            return never()
+
+    asked = asyncio.Event()
+    async with Lab(database(back), rules=[TCP], credential=False, first=[("slow", Slow())]) as lab:
+        line = await lab.line()
+        await line.send(f"CONNECT {lab.authority()} HTTP/1.1\r\nhost: {lab.authority()}\r\n\r\n".encode())
+        await asked.wait()
+        line.reset()
+        await recorded(lab, "allow guest_gone 499 aborted")
+        assert lab.upstream.lines == []
 
 
 async def test_half_a_stream_may_end_either_way() -> None:

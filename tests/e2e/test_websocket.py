@@ -131,6 +131,22 @@ async def test_another_answer_than_101_is_an_answer() -> None:
         assert lab.gateway.seam.pool.counts == (0, 0, 0)
 
 
+async def test_another_answer_may_take_its_time() -> None:
+    """Each piece of its body is life, however long the whole takes."""
+
+    async def script(line: Line) -> None:
+        await line.head()
+        await line.send(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")
+        for _ in range(5):
+            await asyncio.sleep(0.12)
+            await line.send(b"x")
+
+    settings = {"limits": {"response_timeout_s": 0.3}}
+    async with Lab(RawUpstream(script), rules=[ALLOW_SOCKETS], credential=False, settings=settings) as lab:
+        assert (await (await lab.tunnel()).ask("GET", "/ws", *OPENING)).body == b"xxxxx"
+        await lab.audited("GET /ws allow allowed 200 complete")
+
+
 BAD_101 = {
     "another accept": b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: x\r\n",
     "another protocol": b"connection: upgrade\r\nupgrade: h2c\r\n",
@@ -235,6 +251,17 @@ async def test_a_guest_that_breaks_the_protocol_is_closed(broken: bytes, code: i
         assert (await peer.closed())[0] == code
         (record,) = await lab.audited(f"GET /ws deny {reason} 101 truncated")
         assert record.websocket == AuditWebSocket(1, 1, code)
+
+
+async def test_a_guest_reads_why_its_large_message_was_refused() -> None:
+    """The rest of what it sends is read over, so that no reset takes the Close away."""
+    settings = {"limits": {"websocket_message_bytes": 1000}}
+    async with Lab(echoing(), rules=[ALLOW_SOCKETS], credential=False, settings=settings) as lab:
+        peer = await open_socket(await lab.tunnel())
+        message = frame(BINARY, bytes(8_000_000), masked=True)
+        await peer.line.send(*[message[at : at + 100_000] for at in range(0, len(message), 100_000)])
+        assert (await peer.closed())[0] == 1009
+        await lab.audited("GET /ws deny body_too_large 101 truncated")
 
 
 async def test_a_server_that_breaks_the_protocol_is_closed() -> None:

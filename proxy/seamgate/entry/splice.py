@@ -151,16 +151,20 @@ class Splice:
         """Resolve, check and dial; then pass on what the guest has said so far."""
         far = _Far(self)
         try:
-            self._address = await self._connector_dial(far)
+            self._address = await self._dialled(far)
         except TimeoutError:
             self._fail(UpstreamTimeout(f"{self._target.authority} can't be reached in time"))
             return
         except SeamgateError as error:
             self._fail(error)
             return
-        if self._over:
-            far.abort()
+        except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends the stream and is reported
+            self._fail(SeamgateError("a fault of the gateway"))
+            asyncio.get_running_loop().call_exception_handler({"message": "splice failed", "exception": error})
             return
+        finally:
+            if self._over:
+                far.abort()
         self._dial = None
         self._far = far
         self._active_at = monotonic()
@@ -170,8 +174,9 @@ class Splice:
         if self._accepted:
             self.transport.write(self._accepted)
         self._send()
+        far.open()
 
-    async def _connector_dial(self, far: _Far) -> str:
+    async def _dialled(self, far: _Far) -> str:
         seam, target = self._seam, self._target
         addresses: tuple[str, ...] = (target.host,)
         if not target.is_address:
@@ -281,6 +286,8 @@ class Splice:
 
     def on_far_data(self, data: bytes) -> None:
         """Bytes of the upstream."""
+        if self._over:
+            return
         self._active_at = monotonic()
         self._down_bytes += len(data)
         self.transport.write(data)
@@ -290,7 +297,7 @@ class Splice:
         self._far_ended = True
         if self._ended:
             self._finish(None, Outcome.COMPLETE)
-        else:
+        elif not self._over:
             _end(self.transport)
 
     def on_far_lost(self) -> None:
@@ -421,12 +428,13 @@ class Splice:
 
 
 class _Far(asyncio.Protocol):
-    """The upstream's side of a splice."""
+    """The upstream's side of a splice. State: `_early` is what happened before the guest was told; None after."""
 
     def __init__(self, splice: Splice) -> None:
         self.transport: Any = None
         self._splice = splice
         self._aborted = False
+        self._early: list[Callable[[], object]] | None = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is connected; the splice is told by whoever dialled."""
@@ -434,17 +442,30 @@ class _Far(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the upstream."""
-        self._splice.on_far_data(data)
+        self._tell(lambda: self._splice.on_far_data(data))
 
     def eof_received(self) -> bool:
         """The upstream sends no more."""
-        self._splice.on_far_end()
+        self._tell(self._splice.on_far_end)
         return True
+
+    def open(self) -> None:
+        """The guest knows that it is connected: tell what happened since."""
+        early, self._early = self._early, None
+        for each in early or ():
+            each()
+
+    def _tell(self, what: Callable[[], object]) -> None:
+        if self._aborted:
+            return
+        if self._early is not None:
+            self._early.append(what)
+        else:
+            what()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The upstream is gone."""
-        if not self._aborted:
-            self._splice.on_far_lost()
+        self._tell(self._splice.on_far_lost)
 
     def pause_writing(self) -> None:
         """The upstream has enough."""
