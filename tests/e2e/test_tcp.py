@@ -14,6 +14,7 @@ from support.certificates import upstream_ca
 from support.client import start_tls
 from support.lab import ALLOW_ALL, Lab
 from support.line import Line
+from support.netns import python
 from support.upstream import HttpUpstream, RawUpstream, Script
 from support.upstream import echo as http_echo
 
@@ -344,3 +345,37 @@ async def test_a_stop_cuts_it() -> None:
         while not line.lost:
             await line.changed()
         await recorded(lab, "deny shutting_down 200 aborted")
+
+
+async def test_a_guest_in_a_namespace_just_connects() -> None:
+    """By name, without any proxy: redirected, judged, passed on; a server may speak first; another port is reset."""
+
+    async def script(line: Line) -> None:
+        await line.send(b"220 ready\r\n")
+        await back(line)
+
+    code = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as stream:
+    greeting = stream.recv(100)
+    stream.sendall(b"hello")
+    stream.shutdown(socket.SHUT_WR)
+    print(greeting, stream.recv(100), stream.recv(100))
+try:
+    with socket.create_connection((sys.argv[1], 22), 10) as stream:
+        print(stream.recv(100))
+except OSError as error:
+    print(type(error).__name__)
+"""
+    upstream = database(script)
+    await upstream.start()
+    rule = {"id": "db", "allow": {"hosts": ["db.test"], "ports": [upstream.port], "protocol": "tcp"}}
+    await upstream.stop()
+    async with Lab(database(script, port=upstream.port), rules=[rule], credential=False) as lab:
+        done = await python(lab, code, "db.test", str(upstream.port))
+        assert done.out == "b'220 ready\\r\\n' b'HELLO' b''\nConnectionResetError\n", done
+        await lab.until(lambda: len(lab.observer.records) == 2)
+        lab._claimed = len(lab.records)
+        first, second = lab.observer.records
+        assert (first.entry, first.rule, first.outcome, first.bytes) == ("netns", "db", "complete", AuditBytes(5, 16))
+        assert (second.reason, second.request and second.request.port) == ("no_rule_matched", 22)

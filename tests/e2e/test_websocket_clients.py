@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from support.lab import SECRET, Lab
+from support.netns import Guests
 from support.programs import python, run
 from support.websocket import SOCKETS_WITH_KEY
 from support.websocket_servers import AiohttpServer, WebsocketsServer
@@ -232,3 +234,22 @@ async def test_node(server: str) -> None:
         }
         await lab.audited(*AUDITED)
     assert SECRET.encode() not in out
+
+
+BARE = """
+import json, os
+from websockets.sync.client import connect
+with connect(os.environ["BASE"] + "/identify", proxy=None) as ws:
+    ws.send(json.dumps({"token": "sgph-key"}))
+    print(ws.recv())
+"""
+
+
+async def test_a_client_in_a_namespace_that_knows_no_proxy() -> None:
+    """Its connection is redirected and its TLS terminated; the rest is the same."""
+    async with Lab(WebsocketsServer(), rules=RULES, settings=SETTINGS) as lab:
+        guests = Guests(lab)
+        environment = {**guests.environment(), "BASE": lab.url("").replace("https", "wss")}
+        done = await guests.run(sys.executable, "-c", BARE, environment=environment)
+        assert done.out == "welcome [redacted:key]\n", done
+        await lab.audited("GET /identify allow allowed 101 complete")
