@@ -318,16 +318,19 @@ async def test_a_body_until_the_end_of_the_connection(credential: bool) -> None:
         await lab.audited(f"GET /x {ALLOWED}", f"GET /y {ALLOWED}")
 
 
-@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c", b"TLS/1.0"])
-async def test_upgrades_are_refused_visibly(upgrade: bytes) -> None:
-    """501 with the reason, nothing upstream; the connection stays HTTP/1.1."""
+@pytest.mark.parametrize(
+    ("upgrade", "reason", "status"),
+    [(b"websocket", "bad_request", 400), (b"h2c", "upgrade_refused", 501), (b"TLS/1.0", "upgrade_refused", 501)],
+)
+async def test_upgrades_are_refused_visibly(upgrade: bytes, reason: str, status: int) -> None:
+    """501 with the reason (400 for a WebSocket without its key), nothing upstream; the connection stays HTTP/1.1."""
     async with Lab(HttpUpstream(echo)) as lab:
         client = await lab.tunnel()
         answer = await client.ask("GET", "/x", b"connection: upgrade", b"upgrade: " + upgrade)
-        assert (answer.status, answer.reason) == (501, "upgrade_refused")
+        assert (answer.status, answer.reason) == (status, reason)
         assert lab.upstream.received == b""
         assert (await client.ask("GET", "/y")).status == 200
-        await lab.audited("GET /x deny upgrade_refused 501 denied", f"GET /y {ALLOWED}")
+        await lab.audited(f"GET /x deny {reason} {status} denied", f"GET /y {ALLOWED}")
 
 
 async def test_options_star() -> None:

@@ -217,7 +217,12 @@ class Lab:
             {
                 "entries": {
                     "proxy": {"listen": "127.0.0.1:0", "guest": "g"},
-                    "base_url": {"listen": "127.0.0.1:0", "guest": "g", "routes": {"api": origin}},
+                    "base_url": {
+                        "listen": "127.0.0.1:0",
+                        "guest": "g",
+                        "routes": {"api": origin},
+                        "hosts": ["api.test"],
+                    },
                 },
                 "ca": {"dir": str(self.folder / "ca")},
                 "policies": ["policy.yaml"],
