@@ -15,6 +15,8 @@ from seamgate.policy.patterns import DEEP, HostPattern, PathPattern, denies_path
 
 SOON_S = 30 * 86400.0
 MAX_PAIRS = 1_000_000
+MOST_TCP_PORTS = 16
+"""Of one rule that lets streams pass unread: more is hardly a list of what is used."""
 # Suffixes under which anybody can get a name: a wildcard over them allows sending to anybody.
 SHARED_HOSTING = (
     "amazonaws.com appspot.com azurewebsites.net blob.core.windows.net blogspot.com cloudfront.net deno.dev "
@@ -92,10 +94,20 @@ def _allow_findings(rule: Rule) -> Iterator[Finding]:
         yield _finding(rule, "credential-any-method", "puts a credential in for every method: list the methods")
     if rule.credentials and (match.paths is None or any(path.everything for path in match.paths)):
         yield _finding(rule, "credential-any-path", "puts a credential in on every path: list the paths", "note")
+    if "tcp" in match.schemes:
+        yield from _tcp_findings(rule)
     if "metadata" in rule.addresses or "link-local" in rule.addresses:
         yield _finding(
             rule, "metadata", "lets its hosts resolve to metadata services, which hand out cloud credentials"
         )
+
+
+def _tcp_findings(rule: Rule) -> Iterator[Finding]:
+    ports = sum(high - low + 1 for low, high in rule.match.ports or ())
+    if ports > MOST_TCP_PORTS:
+        yield _finding(rule, "tcp-ports", f"lets {ports} ports pass unread: name those that are used")
+    if any(low <= port <= high for low, high in rule.match.ports or () for port in (80, 443)):
+        yield _finding(rule, "tcp-web", "lets a port of the web pass unread: nothing of its requests is judged", "note")
 
 
 def _host_findings(rule: Rule, host: HostPattern) -> Iterator[Finding]:
@@ -118,7 +130,8 @@ def _host_findings(rule: Rule, host: HostPattern) -> Iterator[Finding]:
 def _repeated(rules: list[Rule]) -> Iterator[Finding]:
     seen: dict[object, Rule] = {}
     for rule in rules:
-        key = (rule.allows, rule.layer, rule.audit, rule.match, rule.exemptions, rule.credentials, rule.limits)
+        chooses = (rule.credentials, rule.limits, rule.upgrade)
+        key = (rule.allows, rule.layer, rule.audit, rule.match, rule.exemptions, chooses)
         other = seen.setdefault(key, rule)
         if other is not rule:
             yield _finding(rule, "repeated", f"says the same as {other.id} ({other.place})")
@@ -148,6 +161,8 @@ def _within(inner: Match, outer: Match) -> bool:
         inner.paths is not None and all(any(_path_within(i, o) for o in outer.paths) for i in inner.paths)
     )
     ports = outer.ports is None or outer.ports == inner.ports
+    if "tcp" in inner.schemes:  # what is in such a stream can't be told: a ban of anything there is one of it
+        return hosts and ports and "tcp" in outer.schemes
     return hosts and methods and paths and ports and (inner.schemes <= outer.schemes or outer.schemes == SCHEMES)
 
 

@@ -55,6 +55,9 @@ def test_a_good_policy_has_no_finding() -> None:
         ("- id: a\n  allow: {hosts: [a.test], paths: [/x/y]}\n- id: b\n  deny: {paths: ['/X/**']}", "shadowed"),
         ("- id: a\n  allow: {hosts: [a.test], paths: ['/x/*']}\n- id: b\n  deny: {paths: ['/x/**']}", "shadowed"),
         ("- id: a\n  allow: {hosts: [a.test], methods: [PUT]}\n- id: b\n  deny: {methods: write}", "shadowed"),
+        ("- id: a\n  allow: {hosts: [a.test], ports: [1], protocol: tcp}\n- id: b\n  deny: {paths: [/x]}", "shadowed"),
+        ("- id: a\n  allow: {hosts: [a.test], ports: ['*'], protocol: tcp}", "tcp-ports"),
+        ("- id: a\n  allow: {hosts: [a.test], ports: [443], protocol: tcp}", "tcp-web"),
     ],
 )
 def test_each_finding(rules: str, code: str) -> None:
@@ -86,3 +89,9 @@ def test_findings_have_places_and_an_order() -> None:
     found = lint([load("- id: a\n  allow: {hosts: ['**']}\n- id: b\n  allow: {hosts: ['*']}")], NOW)
     warnings = [(each.source, each.line, each.rule, each.code) for each in found if each.severity == "warning"]
     assert warnings == [("p.yaml", 5, "a", "any-host"), ("p.yaml", 7, "b", "single-label")]
+
+
+def test_a_rule_for_upgrades_repeats_no_rule_without() -> None:
+    """One lets requests become WebSockets, the other does not."""
+    rules = "- id: a\n  allow: {hosts: [a.test]}\n- id: b\n  allow: {hosts: [a.test]}\n  upgrade: websocket"
+    assert codes(rules) == set()
