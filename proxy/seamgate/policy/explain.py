@@ -78,11 +78,14 @@ class Explainer:
 
     def missing_connect(self, guest: Guest, target: Target, layer: Layer | None, now: float) -> str:
         """Return the sentence for a tunnel none of whose requests could be allowed."""
-        near = [
-            Near(rule, tuple(self._target_lacks(rule, guest, target, now, fits)), fits)
-            for rule, fits in self._neighbours(target, "").items()
-            if layer is None or rule.layer is layer
-        ]
+        passed = msgspec.structs.replace(target, scheme="tcp")  # what it may be instead, where a rule says so
+        near = []
+        for rule, fits in self._neighbours(target, "").items():
+            if layer is None or rule.layer is layer:
+                place = passed if "tcp" in rule.match.schemes else target
+                lacks = tuple(self._target_lacks(rule, guest, place, now, fits))
+                if lacks:
+                    near.append(Near(rule, lacks, fits))
         return self._missing(target.origin, layer, _sorted(near))
 
     def nearest(

@@ -168,3 +168,10 @@ def test_upgrade_and_plain_request_are_remembered_apart() -> None:
     evaluator = Evaluator([load(PLAIN)])
     for line, allowed in [("GET https://ws.test/", True), ("GET wss://ws.test/", False)] * 2:
         assert evaluator.judge_request(request(line), NOW).allowed == allowed
+
+
+def test_a_denied_tunnel_says_what_a_rule_for_streams_lacked() -> None:
+    """The port, not that a tunnel is no stream: it would have become one."""
+    assert connect(load(DB), "db.test", 5433, scheme="https").message.endswith(
+        "nearest rule db: port 5433 is not 5432."
+    )
