@@ -87,6 +87,20 @@ class NetnsEntry(_Section, frozen=True):
     denied_names: Literal["nxdomain", "refused", "explain"] = "nxdomain"
 
 
+class KvmEntry(_Section, frozen=True):
+    """What guests of `seamgate run --isolation kvm` meet at the end of their ring. Nothing of it listens.
+
+    Attributes:
+        denied_names: as for `netns`. No name of such a guest is ever looked up for it, so that a denied one may as well
+            get an address (`explain`), at which its program is told why.
+        own_tls: what becomes of a TLS handshake that a guest makes by itself, not through Python's `ssl`: `terminate`
+            it with a certificate of the gateway's CA, or `refuse` it.
+    """
+
+    denied_names: Literal["nxdomain", "refused", "explain"] = "explain"
+    own_tls: Literal["terminate", "refuse"] = "terminate"
+
+
 class Entries(_Section, frozen=True):
     """The ways in. At least one of `proxy`, `base_url` and `socks5`."""
 
@@ -94,11 +108,13 @@ class Entries(_Section, frozen=True):
     base_url: BaseUrlEntry | None = None
     socks5: Socks5Entry | None = None
     netns: NetnsEntry | None = None
+    kvm: KvmEntry | None = None
 
     @property
     def terminate(self) -> bool:
         """Whether TLS of guests is terminated, which needs the CA."""
-        return self.proxy is not None or self.socks5 is not None or self.netns is not None
+        entries = (self.proxy, self.socks5, self.netns, self.kvm)
+        return any(entry is not None for entry in entries)
 
 
 class Http2Config(_Section, frozen=True):

@@ -28,7 +28,7 @@ from seamgate.audit.config import AuditConfig, default_path
 from seamgate.audit.head import head_path
 from seamgate.ca.environment import client_environment
 from seamgate.ca.store import CaConfig, CaFiles, default_directory, init_ca
-from seamgate.config import AdminConfig, BaseUrlEntry, Config, Entries, NetnsEntry, ProxyEntry
+from seamgate.config import AdminConfig, BaseUrlEntry, Config, Entries, KvmEntry, NetnsEntry, ProxyEntry
 from seamgate.credentials.config import shown_placeholder
 from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.errors import ConfigError
@@ -38,6 +38,8 @@ GUEST = "run"
 """The guest's id, in the audit log too."""
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
 """Exit codes of shells (POSIX XCU 2.8.2), for a program that could not be started."""
+_OF_THIS_MACHINE = frozenset("PATH HOME TMPDIR PWD OLDPWD SHELL SHLVL USER LOGNAME HOSTNAME VIRTUAL_ENV _".split())
+_OF_THIS_PROCESS = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "XDG_", "DBUS_", "SSH_", "SEAMGATE_")
 _LOOPBACK = "127.0.0.1:0"
 _PR_SET_DUMPABLE = 4  # Source: linux/prctl.h
 # SIGINT and SIGQUIT come from the terminal, which sends them to the guest itself.
@@ -55,11 +57,13 @@ def private_config(
         token: what the guest shows to the gateway; nobody else has one. "" where the channel tells who it is.
         labels: what policies match on.
         audit_path: the journal.
-        isolation: PROXY listens on free loopback ports; NETNS nowhere but in the guest's namespace.
+        isolation: PROXY listens on free loopback ports; NETNS nowhere but in the guest's namespace; KVM nowhere.
     """
     base_url = config.entries.base_url
     if isolation is Isolation.NETNS:
         entries = Entries(netns=config.entries.netns or NetnsEntry())
+    elif isolation is Isolation.KVM:
+        entries = Entries(kvm=config.entries.kvm or KvmEntry())
     else:
         entries = Entries(
             proxy=ProxyEntry(listen=_LOOPBACK),
@@ -95,6 +99,17 @@ def guest_environment(
     from. Where one named a credential, it holds the credential's placeholder, so that SDKs that want a key find one.
     """
     host, port = addresses["proxy"]
+    environment = without_secrets(config, environ)
+    user = f"{GUEST}:{token}@" if token else ""
+    environment |= client_environment(f"http://{user}{_bracketed(host)}:{port}", ca_path)
+    if "base_url" in addresses:
+        host, port = addresses["base_url"]
+        environment["SEAMGATE_BASE_URL"] = f"http://{_bracketed(host)}:{port}" + (f"/~{token}" if token else "")
+    return environment
+
+
+def without_secrets(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` without the variables of tokens, and with placeholders in those that credentials come from."""
     environment = dict(environ)
     for guest in config.guests.values():
         if guest.token is not None and guest.token.env is not None:
@@ -104,12 +119,19 @@ def guest_environment(
         for name, credential in reversed(list(config.credentials.items()))
         if credential.source.env is not None
     }
-    user = f"{GUEST}:{token}@" if token else ""
-    environment |= client_environment(f"http://{user}{_bracketed(host)}:{port}", ca_path)
-    if "base_url" in addresses:
-        host, port = addresses["base_url"]
-        environment["SEAMGATE_BASE_URL"] = f"http://{_bracketed(host)}:{port}" + (f"/~{token}" if token else "")
     return environment
+
+
+def microvm_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a guest in a microVM: placeholders, and nothing that is about this machine.
+
+    It needs no proxy and no CA, and it has a home, a PATH and loader settings of its own.
+    """
+    foreign = client_environment("http://127.0.0.1:1", "/ca.pem").keys() | _OF_THIS_MACHINE
+    kept = {
+        name: value for name, value in environ.items() if name not in foreign and not name.startswith(_OF_THIS_PROCESS)
+    }
+    return without_secrets(config, kept)
 
 
 def secret_files(config: Config, journal: Path) -> list[Path]:

@@ -151,9 +151,12 @@ class AuditWebSocket(msgspec.Struct, frozen=True):
 
 
 class AuditGateway(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the gateway did: "start", "stop" or "reload", and facts worth keeping (version, plugins, policy files)."""
+    """What the gateway did: "start", "stop" or "reload", and facts worth keeping (version, plugins, policy files).
 
-    event: Literal["start", "stop", "reload"]
+    "guest_end": a guest in a microVM is over; the facts say how (reason, exit status, detail).
+    """
+
+    event: Literal["start", "stop", "reload", "guest_end"]
     facts: Mapping[str, str] = {}
 
 

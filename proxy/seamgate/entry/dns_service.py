@@ -136,6 +136,20 @@ def build_answer(query: Query, code: int = NOERROR, data: bytes = b"", *, ede: i
     return message
 
 
+def judge_name(seam: Seam, guest: Guest, name: str) -> Verdict:
+    """Return a denial if a guest may use a name (canonical) at no port at all, so that it must not be looked up."""
+    if seam.draining:
+        return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
+    if not seam.journal.healthy:
+        return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
+    judge = seam.pipeline.judge_connect
+    verdict = judge(guest, Target("https", name, 443))
+    if verdict.effect is Effect.DENY:
+        anywhere = judge(guest, Target("https", name, 0))  # at any port; its denial would name no port
+        return verdict if anywhere.effect is Effect.DENY else anywhere
+    return verdict
+
+
 class DnsService:
     """Answers one guest.
 
@@ -177,26 +191,13 @@ class DnsService:
         if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 6.3
             reply(build_answer(query, data=_LOCALHOST.get(query.kind, b"")))
             return
-        verdict = self._judge(name)
+        verdict = judge_name(self._seam, self._guest, name)
         if verdict.effect is Effect.DENY:
             self._refuse(query, name, verdict, reply)
         elif query.kind == TYPE_A:
             self._resolve(query, name, reply)
         else:
             reply(build_answer(query))  # the name is there, but not with this type: guests connect over IPv4
-
-    def _judge(self, name: str) -> Verdict:
-        seam = self._seam
-        if seam.draining:
-            return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
-        if not seam.journal.healthy:
-            return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
-        judge, guest = seam.pipeline.judge_connect, self._guest
-        verdict = judge(guest, Target("https", name, 443))
-        if verdict.effect is Effect.DENY:
-            anywhere = judge(guest, Target("https", name, 0))  # at any port; its denial would name no port
-            return verdict if anywhere.effect is Effect.DENY else anywhere
-        return verdict
 
     def _refuse(self, query: Query, name: str, verdict: Verdict, reply: Reply) -> None:
         self._refusals.refuse(AuditRequest(method="RESOLVE", scheme="dns", host=name, port=53), verdict)

@@ -114,6 +114,29 @@ class Tunnel:
             self._preconnect()
         stream.data_received(hello)
 
+    def adopt_plaintext(self, *, telling: bool) -> Http1Guest | None:
+        """Judge a stream whose TLS is spoken upstream alone: within the guest its bytes are plaintext, as on a ring.
+
+        Args:
+            telling: as for `adopt`.
+
+        Returns:
+            What reads its requests, to be put on the stream. None: it is denied, and recorded; reset it.
+        """
+        self._verdict = self._judge()
+        denied = self._verdict.effect is Effect.DENY
+        if denied and not telling:
+            self._finish(self._verdict, Outcome.DENIED)
+            return None
+        inner = Http1Guest(self._seam, TunnelBinding(self._entry, self._guest, self._target), self._connections)
+        inner.on_closed = self._closed
+        self._inner = inner
+        if not denied:
+            self._count()
+            self._seam.tunnels.add(self)
+            self._preconnect()
+        return inner
+
     def _serve(self, transport: Transport) -> TlsStream:
         """Put TLS, and requests in it, on top of the stream."""
         seam = self._seam
@@ -159,14 +182,15 @@ class Tunnel:
         """A reload replaced the pipeline: if no request may be made any more, cut the tunnel and return True."""
         steps: list[Step] = []
         verdict = self._seam.pipeline.judge_connect(self._guest, self._target, steps)
-        if verdict.effect is not Effect.DENY or self._stream is None:
+        inner, stream = self._inner, self._stream
+        if verdict.effect is not Effect.DENY or (inner is None and stream is None):
             return False
         self._steps += steps
         self._revoked = revoked(verdict)
-        if self._inner is None or self._inner.transport is None:  # still within the handshake
-            self._stream.abort()
-        else:
-            self._inner.revoke(self._revoked)
+        if inner is not None and inner.transport is not None:
+            inner.revoke(self._revoked)
+        elif stream is not None:  # still within the handshake
+            stream.abort()
         return True
 
     def _judge(self) -> Verdict:
