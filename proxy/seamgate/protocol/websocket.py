@@ -27,6 +27,8 @@ _OPCODES: Final = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 _FIN, _RSV1, _RSV23, _MASKED = 0x80, 0x40, 0x30, 0x80
 _MOST_CONTROL_BYTES: Final = 125
 _DEFLATE_TAIL: Final = b"\x00\x00\xff\xff"
+_BY_TABLE_BYTES: Final = 512
+_XOR: Final = tuple(bytes(left ^ right for left in range(256)) for right in range(256))
 _DEFLATE_LEAST_BYTES: Final = 128
 """Shorter messages are not worth compressing."""
 
@@ -266,8 +268,13 @@ def is_utf8(data: bytes) -> bool:
 
 
 def apply_mask(data: bytes, key: bytes) -> bytes:
-    """Mask or unmask; as one large number, which runs at memory speed."""
+    """Mask or unmask: little as one number, much by a table for each byte of the key (each is faster there)."""
     size = len(data)
+    if size >= _BY_TABLE_BYTES:
+        masked = bytearray(data)
+        for place in range(4):
+            masked[place::4] = masked[place::4].translate(_XOR[key[place]])
+        return bytes(masked)
     keys = key * (size // 4) + key[: size % 4]
     return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(size, "little")
 

@@ -92,6 +92,15 @@ def test_lengths_are_written_and_read_in_their_shortest_form(size: int, masked: 
     assert read(written, masked=masked) == [message]
 
 
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 511, 512, 513, 514, 515, 5000])
+def test_a_mask_is_taken_off_by_putting_it_on_again(size: int) -> None:
+    """Byte by byte, with the four of the key in turn (RFC 6455 5.3), whichever way is taken."""
+    data = bytes(place % 251 for place in range(size))
+    masked = apply_mask(data, KEY)
+    assert masked == bytes(each ^ KEY[place % 4] for place, each in enumerate(data))
+    assert apply_mask(masked, KEY) == data
+
+
 def test_masks_are_fresh() -> None:
     """Each frame towards a server has a key of its own (RFC 6455 5.3)."""
     writer = FrameWriter(masked=True, deflate=None)
