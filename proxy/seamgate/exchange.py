@@ -44,6 +44,7 @@ from seamgate.errors import (
 )
 from seamgate.filters import open_filters
 from seamgate.flow import BodyState, Direction, Headers, Request, Resolution, Step, Supply
+from seamgate.headers import join_header
 from seamgate.outgoing import make_head
 from seamgate.protocol.coding import UndecodableError
 from seamgate.protocol.heads import ResponseHead
@@ -175,7 +176,7 @@ class Exchange:
         body: bytes | None = None
         if state is BodyState.COMPLETE:
             try:
-                coding = self.request.header(b"content-encoding")
+                coding = join_header(self.request.headers, b"content-encoding")
                 body = self._upload.decoded(coding, self._seam.limits.judged_body_bytes)
             except UndecodableError:
                 state = BodyState.UNDECODABLE

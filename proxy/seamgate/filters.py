@@ -21,6 +21,10 @@ class Filters:
         inspectors: (plugin, inspector) in the order in which bytes pass.
         decoder: takes the content coding off, or None where there is none.
         budget_s: wall time that one call of one inspector may take.
+
+    Attributes:
+        names: of the plugins, in order.
+        changed_head: whether the inspectors returned other headers than they got: those of a request are judged again.
     """
 
     def __init__(self, inspectors: list[tuple[str, Inspector]], decoder: Decoder | None, budget_s: float) -> None:
@@ -28,17 +32,27 @@ class Filters:
         self._decoder = decoder
         self._budget_ns = int(budget_s * 1e9)
         self.names = tuple(plugin for plugin, _ in inspectors)
+        self.changed_head = False
 
     def head(self, headers: Headers) -> Headers:
-        """Return the headers that go on: those of the body's old length and coding are gone."""
+        """Return the headers that go on, of a head or of trailers.
+
+        Raises:
+            SeamgateError: an inspector failed, refuses, or returns what may not stand in a head.
+        """
+        before = headers
         for plugin, inspector in self._inspectors:
             start = perf_counter_ns()
+            given = headers
             try:
                 headers = inspector.head(headers)
             except Exception as error:
                 raise _failed(plugin, error) from error
             self._check(plugin, start)
+            if problem:
+                raise PluginError(f"an inspector of plugin {plugin} may not change the head so: {problem}")
         return headers
+        self.changed_head = headers is not before and headers != before
 
     def feed(self, data: bytes) -> bytes:
         """Pass a piece of the body through."""
@@ -107,7 +121,7 @@ def open_filters(
         UndecodableError: the content coding is not known.
         PluginError: an inspector failed.
     """
-    decoder = None if bodiless else open_decoder(find_header(headers, b"content-encoding"))
+    decoder = None if bodiless else open_decoder(join_header(headers, b"content-encoding"))
     filters = Filters(opened, decoder, budget_s)
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)

@@ -27,3 +27,9 @@ def apply_amendment(headers: Headers, set_headers: Headers, remove_headers: tupl
     gone = {name for name, _ in set_headers}
     gone.update(remove_headers)
     return (*[pair for pair in headers if pair[0] not in gone], *set_headers)
+def join_header(headers: Headers, name: bytes) -> bytes | None:
+    """Return all values of the header with this lower-case name, as the one list that they are (RFC 9110 5.3)."""
+    values = [value for key, value in headers if key == name]
+    return b", ".join(values) if values else None
+
+

@@ -12,7 +12,7 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason
 from seamgate.filters import Filters
 from seamgate.headers import Headers
-from seamgate.protocol.coding import UndecodableError, open_decoder
+from seamgate.protocol.coding import Caps, open_decoder
 from seamgate.protocol.heads import CHUNKED
 from seamgate.sides import UpstreamSide
 
@@ -67,19 +67,16 @@ class Upload:
         self.held_bytes += len(data)
 
     def decoded(self, content_encoding: bytes | None, limit_bytes: int) -> bytes:
-        """Return all that is held, without its content coding.
+        """Return all that is held, without its content coding; no more than the limit is ever unpacked.
 
         Raises:
             UndecodableError: the coding is unknown, broken, or a bomb.
         """
         raw = b"".join(self.held)
-        decoder = open_decoder(content_encoding)
+        decoder = open_decoder(content_encoding, caps=Caps(max_size_bytes=limit_bytes))
         if decoder is None:
             return raw
-        plain = decoder.feed(raw) + decoder.finish()
-        if len(plain) > limit_bytes:
-            raise UndecodableError("the decoded body is too long to be judged")
-        return plain
+        return decoder.feed(raw) + decoder.finish()
 
     def let_out(self, session: UpstreamSide, placeholders: PlaceholderIndex, *, repeatable: bool) -> None:
         """Send what is held; keep it while it may have to be sent again, if all of it is here.

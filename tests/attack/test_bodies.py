@@ -5,11 +5,17 @@ from __future__ import annotations
 import base64
 import gzip
 import zlib
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from seamgate.protocol.coding import UndecodableError
+from seamgate.protocol.heads import CHUNKED
+from seamgate.upload import Upload
+from support.http2 import tunnel
+from support.http2_upstream import H2Upstream, Talk2
 from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
 from support.line import Line
 from support.upstream import HttpUpstream, RawUpstream, Talk, echo, ok, says
@@ -96,6 +102,55 @@ async def test_an_undecodable_body_is_denied(what: str) -> None:
         assert answer.status in (403, 415) and answer.reason in ("no_rule_matched", "unevaluable", "body_undecodable")
         client.close()
         await lab.refused(f"POST /x deny {answer.reason} {answer.status} denied")
+
+
+TWO_CODINGS: dict[str, tuple[list[bytes], Callable[[bytes], bytes]]] = {
+    "gzip, then gzip": ([b"gzip", b"gzip"], lambda body: gzip.compress(gzip.compress(body))),
+    "identity, then gzip": ([b"identity", b"gzip"], gzip.compress),
+    "nothing, then gzip": ([b"", b"gzip"], gzip.compress),
+    "deflate, then gzip": ([b"deflate", b"gzip"], lambda body: gzip.compress(zlib.compress(body))),
+}
+
+
+@pytest.mark.parametrize("h2", [False, True])
+@pytest.mark.parametrize("how", TWO_CODINGS)
+async def test_a_request_whose_coding_stands_in_two_fields_is_judged_decoded(how: str, h2: bool) -> None:
+    """Two Content-Encoding fields are one list (RFC 9110 5.3): the second hides nothing from a rule."""
+    codings, code = TWO_CODINGS[how]
+    good, bad = (code(b'{"model": "%b"}' % model) for model in (b"small-1", b"large-1"))
+    async with Lab(HttpUpstream(echo), rules=[SMALL_ONLY], credential=False) as lab:
+        if h2:
+            guest = await tunnel(lab)
+            fields = [(b"content-type", b"application/json"), *((b"content-encoding", each) for each in codings)]
+            statuses = [(await guest.ask("/x", *fields, method="POST", body=body)).status for body in (good, bad)]
+            guest.close()
+        else:
+            client = await lab.tunnel()
+            headers = [JSON, *(b"content-encoding: " + each for each in codings)]
+            statuses = [(await client.ask("POST", "/x", *headers, body=body)).status for body in (good, bad)]
+        assert statuses == [200, 403]
+        await lab.audited(f"POST /x {ALLOWED}", "POST /x deny no_rule_matched 403 denied")
+        assert bad not in lab.upstream.received
+
+
+async def test_a_coding_that_a_second_field_adds_is_not_overlooked() -> None:
+    """What only the first field's coding could decode is not what an upstream reads: denied."""
+    async with Lab(HttpUpstream(echo), rules=[SMALL_ONLY], credential=False) as lab:
+        client = await lab.tunnel()
+        once = gzip.compress(b'{"model": "small-1"}')
+        for more in (b"content-encoding: br", b"content-encoding: deflate"):
+            assert (await client.ask("POST", "/x", JSON, b"content-encoding: gzip", more, body=once)).status == 403
+        client.close()
+        records = await lab.audited(*["POST /x deny unevaluable 403 denied"] * 2)
+        assert records and lab.upstream.received == b""
+
+
+async def test_no_more_of_a_body_is_unpacked_than_is_judged() -> None:
+    """The limit of what is judged holds while it is unpacked, not only after: what exceeds it costs no memory."""
+    upload, limit = Upload(CHUNKED), 100_000
+    upload.hold(gzip.compress(bytes(1_000_000)))
+    with pytest.raises(UndecodableError, match="more than 100000 bytes"):
+        upload.decoded(b"gzip", limit)
 
 
 @pytest.mark.parametrize("chunked", [True, False])
@@ -269,6 +324,32 @@ async def test_a_reflected_secret_is_redacted_at_every_split() -> None:
             answer = await client.ask("GET", "/x")
             assert (answer.body, answer.whole) == (b"<[redacted:key]>", True)
         await lab.audited(*[f"GET /x {ALLOWED}"] * (len(text) - 1))
+
+
+@pytest.mark.parametrize("h2", [False, True])
+@pytest.mark.parametrize("how", TWO_CODINGS)
+async def test_a_coding_in_two_fields_hides_no_secret(how: str, h2: bool) -> None:
+    """An answer with two Content-Encoding fields is decoded by both and redacted, over either HTTP version."""
+    codings, code = TWO_CODINGS[how]
+    body = code(f"<{SECRET}>".encode())
+
+    async def app2(talk: Talk2) -> None:
+        await talk.respond(200, body, [(b"content-encoding", each) for each in codings])
+
+    said = ok(body, *(b"content-encoding: " + each for each in codings))
+    upstream = H2Upstream(app2) if h2 else RawUpstream(says(said))
+    async with Lab(upstream, rules=[WITH_KEY]) as lab:
+        if h2:
+            guest = await tunnel(lab)
+            reply = await guest.ask("/x")
+            found, fields = bytes(reply.body), reply.headers
+            guest.close()
+        else:
+            answer = await (await lab.tunnel()).ask("GET", "/x")
+            found, fields = answer.body, answer.headers
+        assert found == b"<[redacted:key]>"
+        assert not [name for name, _ in fields if name == b"content-encoding"]
+        await lab.audited(f"GET /x {ALLOWED}")
 
 
 async def test_a_reflected_secret_is_redacted_in_headers_and_trailers() -> None:
