@@ -337,12 +337,27 @@ class Exchange:
             opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
             if opened:  # before the credentials go in, which no inspector may see
                 self._upload.filters, headers = open_filters(opened, headers, seam.limits.plugin_budget_s)
+                if self._upload.filters.changed_head and not self._still_allowed(headers):
+                    return
         inspected = bool(self._verdict.inspect)
         self._outgoing = make_head(request, headers, self._supplies, seam.placeholders, inspected=inspected)
         if self._supplies:
             seam.write_ahead(self._record(AuditKind.BEGIN, None), self, self._written_ahead)
         else:
             self._let_out()
+
+    def _still_allowed(self, headers: Headers) -> bool:
+        """Judge what inspectors made of the head; False if that denied. It must mean the same as what was judged."""
+        changed = msgspec.structs.replace(self.request, headers=headers)
+        verdict, before = self._pipeline.judge_request(changed, self._steps), self._verdict
+        if not verdict.allowed:
+            self.refuse(verdict if verdict.effect is Effect.DENY else deny("", reason=Reason.UNEVALUABLE))
+            return False
+        if (verdict.rule, verdict.credentials, verdict.inspect) != (before.rule, before.credentials, before.inspect):
+            message = "an inspector changed the request's head so that another rule decides"
+            self.refuse(deny(message, reason=Reason.PLUGIN_FAILED))
+            return False
+        return True
 
     def _written_ahead(self, error: SeamgateError | None) -> None:
         """The record of what is about to leave is in the journal, or can't be written."""

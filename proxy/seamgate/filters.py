@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from seamgate.errors import PluginError, Reason, SeamgateError
-from seamgate.headers import Headers, apply_amendment, find_header
+from seamgate.headers import Headers, apply_amendment, field_problem, join_header
 from seamgate.hookspecs import Inspector
 from seamgate.protocol.coding import Decoder, open_decoder
 
@@ -45,14 +45,15 @@ class Filters:
             start = perf_counter_ns()
             given = headers
             try:
-                headers = inspector.head(headers)
+                headers = inspector.head(given)
+                problem = "" if headers is given else field_problem(headers)
             except Exception as error:
                 raise _failed(plugin, error) from error
-            self._check(plugin, start)
             if problem:
                 raise PluginError(f"an inspector of plugin {plugin} may not change the head so: {problem}")
-        return headers
+            self._check(plugin, start)
         self.changed_head = headers is not before and headers != before
+        return headers
 
     def feed(self, data: bytes) -> bytes:
         """Pass a piece of the body through."""

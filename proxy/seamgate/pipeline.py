@@ -32,7 +32,7 @@ from seamgate.flow import (
     Supply,
     Target,
 )
-from seamgate.headers import apply_amendment
+from seamgate.headers import apply_amendment, field_problem
 from seamgate.hookspecs import Inspector
 from seamgate.registry import LoadedPlugin
 from seamgate.verdict import NO_OPINION, Effect, Verdict, deny, fold
@@ -208,11 +208,15 @@ class Pipeline:
         """Return the request with all amendments applied, in order.
 
         Raises:
-            PluginError: a plugin failed; the request is denied.
+            PluginError: a plugin failed, or sets a field that none may set; the request is denied.
         """
         for call in self._amend_request:
             amendment = self._value(call, (request,), Amendment, steps, "amended")
             if amendment is not None:
+                problem = field_problem(amendment.set_headers)
+                if problem:
+                    call.stats.failures += 1
+                    raise PluginError(f"plugin {call.plugin} may not amend the request so: {problem}")
                 headers = apply_amendment(request.headers, amendment.set_headers, amendment.remove_headers)
                 request = msgspec.structs.replace(request, headers=headers)
         return request

@@ -17,8 +17,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
+from seamgate.errors import GuestProtocolError, PluginError, ProtocolError, Reason, UpstreamProtocolError
 from seamgate.flow import Headers
+from seamgate.headers import OF_THE_GATEWAY, field_problem
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}\Z")
@@ -30,12 +31,7 @@ _STATUS_LINE = re.compile(rb"HTTP/([0-9]\.[0-9]) ([1-9][0-9]{2})(?: .*)?\Z")
 _HEAD_BYTES: Final = bytes((0x09, 0x0A, 0x0D, *range(0x20, 0x7F), *range(0x80, 0x100)))
 
 # Read here and never passed on: framing and hop-by-hop fields (RFC 9110 7.6.1), and what belongs to proxies.
-_SPECIAL: Final = frozenset(
-    (
-        b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"proxy-connection",
-        b"proxy-authorization", b"proxy-authenticate", b"te", b"trailer", b"upgrade", b"expect", b"http2-settings",
-    )
-)  # fmt: skip
+_SPECIAL: Final = OF_THE_GATEWAY
 # Naming one of these in Connection would let a guest take a field out of sight of whoever comes next.
 _NEVER_NOMINATED: Final = frozenset((b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie"))
 # RFC 9110 6.5.1: framing, routing, modifiers and authentication may not come late.
@@ -277,7 +273,13 @@ def write_request_head(method: str, target: str, authority: str, headers: Header
         authority: for Host.
         headers: end-to-end fields.
         body: length, or CHUNKED; 0 writes a Content-Length only for methods that expect one (RFC 9110 8.6).
+
+    Raises:
+        PluginError: a field would be read as something else. Whoever made it is checked before: this is the last wall.
     """
+    problem = field_problem(headers, at_the_writer=True)
+    if problem:
+        raise PluginError(f"the request can't be written: {problem}")
     lines = [f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode("ascii")]
     lines += [b"%b: %b\r\n" % pair for pair in headers]
     if body == CHUNKED:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
+from seamgate.errors import GuestProtocolError, PluginError, ProtocolError, Reason, UpstreamProtocolError
 from seamgate.flow import Headers
+from seamgate.headers import field_problem
 from seamgate.protocol.heads import CHUNKED, RequestHead, ResponseHead
 from seamgate.protocol.http1 import MAX_FIELDS, NEVER_TRAILER
 
@@ -232,7 +233,13 @@ def request_fields(
         headers: end-to-end fields.
         body: length, or CHUNKED; 0 says so only for methods that expect a body (RFC 9110 8.6).
         trailers: whether to say that trailers are wanted: gRPC requires it.
+
+    Raises:
+        PluginError: a field would be read as something else. Whoever made it is checked before: this is the last wall.
     """
+    problem = field_problem(headers, at_the_writer=True)
+    if problem:
+        raise PluginError(f"the request can't be written: {problem}")
     fields: Fields = [
         (b":method", method.encode("ascii")),
         (b":scheme", scheme.encode("ascii")),
