@@ -23,7 +23,7 @@ include vmm/build.mk
 
 build: $(STAMP) kvm-build ## the virtual environment and the C parts
 
-demo: build ## the whole story on this machine, no configuration, no internet
+demo: $(STAMP) ## the whole story on this machine, no configuration, no internet
 	@$(BIN)/seamgate demo
 
 check: build ## formatting, lint and types

@@ -7,6 +7,7 @@ makes a new plugin. Judging does no I/O.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -94,4 +95,4 @@ class PolicyPlugin:
         message = (
             f"Rule {rate.rule} allows {rate.count} requests in {rate.window_s:g} s; try again in {wait_text(wait_s)}."
         )
-        return Verdict(Effect.DENY, Reason.RATE_LIMITED, rate.rule, message)
+        return Verdict(Effect.DENY, Reason.RATE_LIMITED, rate.rule, message, retry_after_s=max(1, math.ceil(wait_s)))

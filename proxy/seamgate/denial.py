@@ -39,6 +39,23 @@ _ADVICE: Final = {
 }
 
 
+# Where blame alone would advise wrongly: what is malformed is no decision of the policy, and a limit passes.
+_ADVICE_OF_REASON: Final = {
+    Reason.RATE_LIMITED: "The limit of the rule is used up: wait as long as Retry-After says, then go on more slowly.",
+    Reason.UNAUTHENTICATED: "The gateway does not know who asks: give the client the token of its guest.",
+    Reason.UNEVALUABLE: "The policy looks into the request and could not: send what its condition reads, in a form "
+    "that it can read.",
+    **dict.fromkeys(
+        (
+            Reason.BAD_REQUEST, Reason.BAD_TARGET, Reason.BAD_PATH, Reason.TARGET_MISMATCH, Reason.HEADERS_TOO_LARGE,
+            Reason.VERSION_REFUSED, Reason.EXPECTATION_FAILED, Reason.METHOD_REFUSED, Reason.BODY_UNDECODABLE,
+            Reason.GUEST_TLS_FAILED, Reason.GUEST_TIMEOUT,
+        ),
+        "The request itself is the problem, whatever the policy says: the message tells what to change in it.",
+    ),
+}  # fmt: skip
+
+
 def denial_body(verdict: Verdict, request_id: str) -> bytes:
     """Return the JSON body of a denial."""
     reason = verdict.reason
@@ -48,15 +65,15 @@ def denial_body(verdict: Verdict, request_id: str) -> bytes:
         "message": f"seamgate: {verdict.message or reason.text} [{reason.value}]",
         "rule": verdict.rule or None,
         "blame": reason.blame.value,
-        "advice": denial_advice(reason.blame),
+        "advice": denial_advice(reason),
         "request_id": request_id,
     }
     return msgspec.json.encode({"type": "error", "error": error})
 
 
-def denial_advice(blame: Blame) -> str:
-    """Return what a guest is told to do, by who can mend it."""
-    return _ADVICE[blame]
+def denial_advice(reason: Reason) -> str:
+    """Return what a guest is told to do: by the reason, else by who can mend it."""
+    return _ADVICE_OF_REASON.get(reason) or _ADVICE[reason.blame]
 
 
 def denial_headers(verdict: Verdict) -> Headers:
@@ -70,15 +87,20 @@ def denial_headers(verdict: Verdict) -> Headers:
         (b"x-seamgate-reason", reason.value.encode("ascii")),
         (b"cache-control", b"no-store"),
         # What was refused is refused again: the SDKs of LLM providers honour this and don't retry.
-        (b"x-should-retry", b"false" if reason.blame is Blame.GUEST else b"true"),
+        (b"x-should-retry", b"false" if reason.blame is Blame.GUEST and not _passes(reason) else b"true"),
     ]
     if verdict.rule and _is_token(verdict.rule):
         headers.append((b"x-seamgate-rule", verdict.rule.encode("ascii")))
     if reason.status == 407:
         headers.append((b"proxy-authenticate", b'Basic realm="seamgate"'))
-    if reason.status in (429, 503):
-        headers.append((b"retry-after", b"1" if reason.status == 503 else b"10"))
+    if _passes(reason):
+        headers.append((b"retry-after", b"%d" % (verdict.retry_after_s or 1)))
     return tuple(headers)
+
+
+def _passes(reason: Reason) -> bool:
+    """Whether waiting helps."""
+    return reason.status in (429, 503)
 
 
 def _is_token(text: str) -> bool:

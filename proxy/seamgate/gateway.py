@@ -80,6 +80,7 @@ class Gateway:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._flusher: asyncio.TimerHandle | None = None
+        self._journal_was_healthy = True
         self._own = OwnAddresses(())
         self._socks: SocksEntry | None = None
         self._connector: Connector
@@ -256,6 +257,20 @@ class Gateway:
     def _flush(self) -> None:
         self._flusher = None
         self._journal.flush()
+        self._watch_journal()
+
+    def _watch_journal(self) -> None:
+        """Say loudly that the audit log can't be written, so that everything is denied, and that it can be again."""
+        healthy = self._journal.healthy
+        if healthy is self._journal_was_healthy:
+            return
+        self._journal_was_healthy = healthy
+        path = str(self._journal.path)
+        if healthy:
+            log.warning("the audit log can be written again", path=path)
+        else:
+            error = self._journal.stats.error
+            log.error("the audit log can't be written; every request is denied until it can", path=path, error=error)
 
     def _sweep(self) -> None:
         """Once a second: whatever has been silent for too long."""
@@ -264,6 +279,7 @@ class Gateway:
         self.seam.pool.sweep()
         if not self._journal.healthy:
             self._journal.flush()
+        self._watch_journal()
         if self._watch is not None and self._watch.changed():
             with contextlib.suppress(SeamgateError):  # it has been told
                 self.reload_file()

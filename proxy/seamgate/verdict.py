@@ -50,6 +50,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
         would_rule: the id of that rule.
         upgrade: what the allowed request may become, as `Request.upgrade`; "tcp" where a stream may pass unread; "" for
             neither.
+        retry_after_s: how long to wait before the same request may be allowed; 0: waiting does not help, or unknown.
     """
 
     effect: Effect = Effect.DENY
@@ -63,6 +64,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     would_rule: str = ""
     addresses: tuple[str, ...] = ()
     upgrade: str = ""
+    retry_after_s: int = 0
 
     @property
     def allowed(self) -> bool:

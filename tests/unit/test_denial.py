@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from seamgate.denial import denial_body, denial_headers
@@ -49,6 +50,15 @@ def test_an_odd_rule_id_splits_no_header(rule: str) -> None:
     assert json.loads(denial_body(deny("x", rule=rule), "i"))["error"]["rule"] == rule
 
 
+POLICY = {
+    reason
+    for reason in Reason
+    if reason.blame is Blame.GUEST
+    and reason.status in (403, 413, 499, 501)
+    and reason not in (Reason.UNEVALUABLE, Reason.METHOD_REFUSED)
+}
+
+
 def test_who_should_retry() -> None:
     """What was refused by policy is refused again: SDKs are told not to retry; a limit and a fault may pass."""
     assert dict(denial_headers(deny("x")))[b"x-should-retry"] == b"false"
@@ -59,11 +69,16 @@ def test_who_should_retry() -> None:
     assert asked[b"proxy-authenticate"] == b'Basic realm="seamgate"'
 
 
-def test_each_blame_has_an_advice() -> None:
-    """Whoever has to act is told so."""
-    told = {
-        json.loads(denial_body(deny("x", reason=reason), "i"))["error"]["advice"]
-        for reason in Reason
-        if reason is not Reason.ALLOWED
-    }
-    assert len(told) == len({reason.blame for reason in Reason}) <= len(Blame)
+def test_a_limit_says_how_long_to_wait() -> None:
+    """A rate limit passes: SDKs are told to retry, after as long as the policy says."""
+    told = dict(denial_headers(msgspec.structs.replace(deny("x", reason=Reason.RATE_LIMITED), retry_after_s=42)))
+    assert (told[b"retry-after"], told[b"x-should-retry"]) == (b"42", b"true")
+
+
+def test_each_reason_has_a_fitting_advice() -> None:
+    """Whoever has to act is told so; what is malformed, unknown or over a limit is not blamed on the policy."""
+    for reason in Reason:
+        if reason is not Reason.ALLOWED:
+            told = json.loads(denial_body(deny("x", reason=reason), "i"))["error"]["advice"]
+            blames_policy = "decision of the policy" in told
+            assert told and blames_policy == (reason in POLICY)

@@ -169,7 +169,16 @@ class Explainer:
 
 
 def _sorted(near: list[Near]) -> list[Near]:
-    return sorted(near, key=lambda each: (not each.host_fits, len(each.lacks), each.rule.id))
+    return sorted(near, key=lambda each: (not each.host_fits, sum(map(_weight, each.lacks)), each.rule.id))
+
+
+# What a request met counts for more than how much it lacks: a rule of this very path whose model, label or date does
+# not fit is what was meant, rather than one of another path that lacks nothing else.
+_WEIGHTS = {"path ": 100, "scheme ": 60, "port ": 60, "method ": 40}
+
+
+def _weight(lack: str) -> int:
+    return next((weight for start, weight in _WEIGHTS.items() if lack.startswith(start)), 10)
 
 
 def _related(pattern: HostPattern | None, host: str) -> bool:
