@@ -277,8 +277,8 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         base=base,
         entries=written.entries,
         policies=tuple(str(base / Path(name).expanduser()) for name in written.policies),
-        credentials=written.credentials,
-        guests=written.guests,
+        credentials=_anchored_credentials(written.credentials, base),
+        guests=_anchored_guests(written.guests, base),
         plugins=_spell_out(document, written.plugins),
         ca=written.ca,
         audit=audit,
@@ -291,6 +291,31 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         admin=admin,
         reload=written.reload,
     )
+
+
+def _anchored(name: str, base: Path) -> str:
+    """A file name as the configuration means it: from its own folder, wherever the gateway is started."""
+    return str(base / Path(name).expanduser())
+
+
+def _anchored_credentials(credentials: Mapping[str, CredentialConfig], base: Path) -> dict[str, CredentialConfig]:
+    replace = msgspec.structs.replace
+    return {
+        name: credential
+        if credential.source.file is None
+        else replace(credential, source=replace(credential.source, file=_anchored(credential.source.file, base)))
+        for name, credential in credentials.items()
+    }
+
+
+def _anchored_guests(guests: Mapping[str, GuestConfig], base: Path) -> dict[str, GuestConfig]:
+    replace = msgspec.structs.replace
+    return {
+        name: guest
+        if guest.token is None or guest.token.file is None
+        else replace(guest, token=replace(guest.token, file=_anchored(guest.token.file, base)))
+        for name, guest in guests.items()
+    }
 
 
 def split_listen(text: str) -> tuple[str, int]:

@@ -90,3 +90,17 @@ def test_routes() -> None:
     for text in ("a.test", "ftp://a.test", "https://a.test/v1", "https://u@a.test", "https://", "//a.test"):
         with pytest.raises(TargetError):
             parse_route(text)
+
+
+def test_files_of_secrets_start_from_the_configurations_folder(tmp_path: Path) -> None:
+    """A relative file of a credential or a token is beside the configuration, whatever the working directory is."""
+    text = """
+entries: {proxy: {listen: "127.0.0.1:0"}}
+policies: [p.yaml]
+guests: {g: {token: {file: token}}}
+credentials: {k: {source: {file: keys/k}, inject: {bearer: true}, hosts: [api.example.com]}}
+"""
+    config = parse_config(text, "seamgate.yaml", base=tmp_path)
+    assert config.credentials["k"].source.file == str(tmp_path / "keys/k")
+    token = config.guests["g"].token
+    assert token is not None and token.file == str(tmp_path / "token")
