@@ -150,22 +150,30 @@ class Splice:
     async def _connect(self) -> None:
         """Resolve, check and dial; then pass on what the guest has said so far."""
         far = _Far(self)
+        failure: SeamgateError | None = None
         try:
             self._address = await self._dialled(far)
         except TimeoutError:
-            self._fail(UpstreamTimeout(f"{self._target.authority} can't be reached in time"))
-            return
+            failure = UpstreamTimeout(f"{self._target.authority} can't be reached in time")
         except SeamgateError as error:
-            self._fail(error)
-            return
+            failure = error
         except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends the stream and is reported
-            self._fail(SeamgateError("a fault of the gateway"))
+            failure = SeamgateError("a fault of the gateway")
             asyncio.get_running_loop().call_exception_handler({"message": "splice failed", "exception": error})
-            return
         finally:
+            self._dial = None
             if self._over:
                 far.abort()
-        self._dial = None
+        if failure is None and not self._over:
+            failure = self._forbidden(self._verdict)  # a reload may have narrowed what may be dialled meanwhile
+        if failure is not None:
+            far.abort()
+            self._fail(failure)
+        elif not self._over:
+            self._connected(far)
+
+    def _connected(self, far: _Far) -> None:
+        """Tell the guest, and pass on what it has said so far, then what the upstream has."""
         self._far = far
         self._active_at = monotonic()
         for each in (self.transport, far.transport):
@@ -191,6 +199,15 @@ class Splice:
         if seam.connector is None:
             raise SeamgateError("nothing opens connections here")
         return await seam.connector.dial(target, addresses, far)
+
+    def _forbidden(self, verdict: Verdict) -> SeamgateError | None:
+        """Say why nothing may be sent any more to where it was dialled, if so."""
+        seam, target = self._seam, self._target
+        try:
+            check_destination((self._address,), target.port, self._permit(verdict), seam.own, name=target.host)
+        except SeamgateError as error:
+            return error
+        return None
 
     def _permit(self, verdict: Verdict) -> Any:
         named = verdict.addresses
@@ -343,11 +360,8 @@ class Splice:
         steps: list[Step] = []
         verdict = judge_tcp(self._seam, self._guest, self._target, steps)
         if verdict.allowed and self._address:
-            try:
-                permit = self._permit(verdict)
-                check_destination((self._address,), self._target.port, permit, self._seam.own, name=self._target.host)
-            except SeamgateError as error:
-                verdict = denial_of(error)
+            forbidden = self._forbidden(verdict)
+            verdict = verdict if forbidden is None else denial_of(forbidden)
         if verdict.allowed or self._over:
             if not self._address:
                 self._verdict = verdict  # what is not dialled yet is dialled by the new rules
