@@ -11,7 +11,7 @@ Built by the loader, asked by `evaluation` with one `View` per judgement, which 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -21,8 +21,9 @@ import msgspec
 
 from seamgate.flow import BodyState, Request
 from seamgate.policy.expressions import Expression, Fields, Unevaluable
+from seamgate.policy.folding import TextTooLong, fold_text
 from seamgate.policy.jsonbody import JsonRefused, parse_json
-from seamgate.policy.patterns import Glob, fold_text
+from seamgate.policy.patterns import Glob
 
 
 class Outcome(IntEnum):
@@ -37,7 +38,12 @@ class Outcome(IntEnum):
 
 
 Pairs: TypeAlias = list[tuple[str, str]]
+MAX_REACHED = 20_000
+"""Values and keys of a body that a condition looks at. The guest chooses the body, and everybody waits meanwhile."""
+MAX_GROWTH = 65_536
+"""Characters by which what is compared of one request may grow when it is folded: some milliseconds' worth."""
 _SEPARATOR = re.compile("[&;]")
+_TOO_LONG = "the text to compare is too long once it is normalized"
 _WRONG = {
     BodyState.OVERSIZE: "the body is larger than what is held to judge it",
     BodyState.UNDECODABLE: "the body's content coding can't be decoded",
@@ -50,6 +56,28 @@ class View:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self._folded: dict[str, str] = {}
+        self._growth = 0
+
+    def fold(self, text: str) -> str:
+        """Return the text folded, once for all rules that compare it.
+
+        Raises:
+            Unevaluable: what is compared of this request grows too long.
+        """
+        if text.isascii():
+            return text.lower()
+        folded = self._folded.get(text)
+        if folded is None:
+            try:
+                folded = fold_text(text, MAX_GROWTH - self._growth)
+            except TextTooLong:
+                raise Unevaluable(_TOO_LONG) from None
+            self._growth += max(0, len(folded) - len(text))
+            if self._growth > MAX_GROWTH:
+                raise Unevaluable(_TOO_LONG)
+            self._folded[text] = folded
+        return folded
 
     @cached_property
     def query(self) -> Pairs:
@@ -70,7 +98,7 @@ class View:
         Raises:
             Unevaluable: an escape is not UTF-8.
         """
-        return [(fold_text(name), value) for name, value in _parse_query(self.request.query or "", None)]
+        return [(self.fold(name), value) for name, value in _parse_query(self.request.query or "", None)]
 
     @cached_property
     def headers(self) -> Pairs:
@@ -161,7 +189,7 @@ def _named(pairs: Pairs, wanted: Fields, what: str) -> dict[str, str]:
 
 
 def _read_json(view: View, wanted: Fields) -> Any:
-    return pick(view.json, wanted) if view.has_body else _ABSENT
+    return pick(view, view.json, wanted) if view.has_body else _ABSENT
 
 
 _READERS: dict[str, Any] = {
@@ -176,7 +204,7 @@ _READERS: dict[str, Any] = {
 }
 
 
-def pick(value: Any, wanted: Fields) -> Any:
+def pick(view: View, value: Any, wanted: Fields) -> Any:
     """Return the part of a JSON value that the fields name; where they name what a value has not, that value whole.
 
     Raises:
@@ -184,14 +212,16 @@ def pick(value: Any, wanted: Fields) -> Any:
     """
     if wanted is None or type(value) is not dict:
         return value
-    members = ((name, _member(value, name), inner) for name, inner in wanted.items())
-    return {name: pick(found, inner) for name, found, inner in members if found is not _ABSENT}
+    members = ((name, _member(view, value, name), inner) for name, inner in wanted.items())
+    return {name: pick(view, found, inner) for name, found, inner in members if found is not _ABSENT}
 
 
-def _member(mapping: dict[str, Any], name: str) -> Any:
+def _member(view: View, mapping: dict[str, Any], name: str) -> Any:
     """Return the member of this name. Some JSON libraries match keys without case, so a second spelling is refused."""
+    if len(mapping) > MAX_REACHED:
+        raise Unevaluable(f"an object in the body has more than {MAX_REACHED} keys")
     folded = fold_text(name)
-    if sum(fold_text(key) == folded for key in mapping) > 1:
+    if sum(view.fold(key) == folded for key in mapping) > 1:
         raise Unevaluable(f"the body's JSON has the key {name!r} in two spellings")
     return mapping.get(name, _ABSENT)
 
@@ -281,8 +311,8 @@ class ValueCondition(Condition, frozen=True):
         if self.lenient:
             globs = [glob.folded() for glob in self.globs]
             texts = [text for name, value in self._pairs(view, True) if name == folded for text in self._texts(value)]
-            return Outcome(any(glob.matches(fold_text(text)) for text in texts for glob in globs))
-        pairs = [(name, value) for name, value in self._pairs(view, False) if fold_text(name) == folded]
+            return Outcome(any(glob.matches(view.fold(text)) for text in texts for glob in globs))
+        pairs = [(name, value) for name, value in self._pairs(view, False) if view.fold(name) == folded]
         matched = all(any(glob.matches(value) for glob in self.globs) for _, value in pairs)
         return Outcome(bool(pairs) and matched and all(name == self.name for name, _ in pairs))
 
@@ -328,42 +358,78 @@ class JsonCondition(Condition, frozen=True):
             return pending
         if not view.has_body:
             return Outcome.NO
-        found = list(self._reach(view.json, 0))
+        found = self._reach(view)
         if self.lenient:
-            return Outcome(any(self._matches(value) for value in found))
-        return Outcome(bool(found) and all(self._matches(value) for value in found))
+            wanted = [value.folded() if isinstance(value, Glob) else value for value in self.values]
+            found = [view.fold(value) if type(value) is str else value for value in found]
+            return Outcome(any(_matches(value, wanted) for value in found))
+        return Outcome(bool(found) and all(_matches(value, self.values) for value in found))
 
-    def _reach(self, value: Any, depth: int) -> Iterator[Any]:
-        """Yield every value that the path leads to, _ABSENT for each way that ends early."""
-        if type(value) is list:
-            for each in value:
-                yield from self._reach(each, depth)
-        elif depth == len(self.path):
-            yield value
-        elif type(value) is not dict:
-            yield _ABSENT
-        elif self.lenient:
-            folded = fold_text(self.path[depth])
-            for key, inner in value.items():
-                if fold_text(key) == folded:
-                    yield from self._reach(inner, depth + 1)
-        else:
-            inner = _member(value, self.path[depth])
-            yield from (_ABSENT,) if inner is _ABSENT else self._reach(inner, depth + 1)
+    def _reach(self, view: View) -> list[Any]:
+        """Return every value that the path leads to, _ABSENT for each way that ends early.
 
-    def _matches(self, value: Any) -> bool:
-        for mine in self.values:
-            if isinstance(mine, Glob):
-                if type(value) is str and (
-                    mine.folded().matches(fold_text(value)) if self.lenient else mine.matches(value)
-                ):
-                    return True
-            elif type(mine) is bool or mine is None or type(value) is bool:
-                if value is mine:
-                    return True
-            elif isinstance(value, int | float) and value == mine:
+        Raises:
+            Unevaluable: there is more on the way than is looked at.
+        """
+        budget = _Budget()
+        values = budget.enter_lists([view.json])
+        for step in self.path:
+            folded = fold_text(step)
+            following: list[Any] = []
+            for value in values:
+                if type(value) is not dict:
+                    following.append(_ABSENT)
+                    continue
+                budget.spend(len(value))
+                if self.lenient:
+                    following.extend(inner for key, inner in value.items() if view.fold(key) == folded)
+                else:
+                    following.append(_member(view, value, step))
+            values = budget.enter_lists(following)
+        return values
+
+
+class _Budget:
+    """Counts what is looked at of a body."""
+
+    def __init__(self) -> None:
+        self.left = MAX_REACHED
+
+    def spend(self, count: int) -> None:
+        """Take so many off.
+
+        Raises:
+            Unevaluable: there are not so many left.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise Unevaluable(f"the body has more than {MAX_REACHED} values where it looks")
+
+    def enter_lists(self, values: list[Any]) -> list[Any]:
+        """Return the values with lists, and lists in them, replaced by their elements."""
+        while any(type(value) is list for value in values):
+            flat: list[Any] = []
+            for value in values:
+                if type(value) is list:
+                    self.spend(len(value) + 1)
+                    flat.extend(value)
+                else:
+                    flat.append(value)
+            values = flat
+        return values
+
+
+def _matches(value: Any, wanted: Iterable[Glob | bool | int | float | None]) -> bool:
+    for mine in wanted:
+        if isinstance(mine, Glob):
+            if type(value) is str and mine.matches(value):
                 return True
-        return False
+        elif type(mine) is bool or mine is None or type(value) is bool:
+            if value is mine:
+                return True
+        elif isinstance(value, int | float) and value == mine:
+            return True
+    return False
 
 
 def _json_text(value: bool | int | float | None) -> str:

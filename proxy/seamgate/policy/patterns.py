@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TypeAlias
-from unicodedata import normalize
 from urllib.parse import unquote
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from seamgate.address import canonical_host, canonical_name
 from seamgate.errors import TargetError
 from seamgate.paths import canonical_path
+from seamgate.policy.folding import fold_text
 
 Rank: TypeAlias = tuple[int, ...]
 """How specific a pattern is: greater is more specific. Comparable only between patterns of one kind."""
@@ -213,14 +213,6 @@ def _fold_pattern(text: str) -> PathPattern:
 def fold_segment(segment: str) -> str:
     """Return a path segment as the most lenient origin would read it: percent-decoded, without case."""
     return fold_text(unquote(segment) if "%" in segment else segment)
-
-
-def fold_text(text: str) -> str:
-    """Return text without case, and without the difference between compatible characters (Unicode NFKC).
-
-    Some origins take a full-width letter, a ligature or a decomposed accent for the plain one.
-    """
-    return text.lower() if text.isascii() else normalize("NFKC", text).casefold()
 
 
 def folded_views(path: str) -> list[list[str]]:

@@ -178,3 +178,27 @@ def test_explanations_hold_no_value_of_the_request() -> None:
     ):
         (found,) = rule("allow", condition).match.conditions
         assert "hunter2" not in found.explain(View(request(line, body=body)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"a": [' + ",".join(["1"] * 20_001) + "]}",
+        '{"a": [' + ",".join(["[[1]]"] * 10_000) + "]}",
+        "[" + ",".join(['{"a": 1}'] * 20_001) + "]",
+        "{" + ",".join(f'"k{index}": 1' for index in range(20_001)) + "}",
+        '{"a": "' + "\ufdfa" * 100_000 + '"}',
+        '{"a": [' + ",".join(f'"{index}' + "\ufdfa" * 50 + '"' for index in range(2_000)) + "]}",
+    ],
+)
+def test_what_a_condition_looks_at_is_bounded(body: str) -> None:
+    """A guest can't hold the gateway up with many values, keys or text that grows when folded: UNKNOWN, so denied."""
+    assert outcome("deny", "json: {a: x}", "POST https://a.test/", body=body) is UNKNOWN
+
+
+def test_large_bodies_that_are_easy_to_compare_are_compared() -> None:
+    """A long text is searched whole, in any script, also where it has some characters that grow."""
+    for text in ("word " * 200_000, "\u4e2d\u6587" * 100_000, "d\xe9j\xe0 vu\u2026 " * 10_000):
+        for end, expected in (("", NO), ("S\uff25CRET", YES)):
+            found = outcome("deny", "json: {a: '*secret*'}", "POST https://a.test/", body=f'{{"a": "{text}{end}"}}')
+            assert found is expected

@@ -1,0 +1,66 @@
+"""Text as the most lenient origin compares it: without case, and without the difference of compatible characters.
+
+Called by `patterns` (paths), `conditions` (names and values of a request) and the index through them. What is folded
+was chosen by a guest, so that folding takes time in proportion to its length, whatever it holds. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from unicodedata import combining, normalize
+
+MAX_MARKS = 30
+"""Combining marks in a row that are put in order; sorting a run costs its square. Source: Unicode UAX #15, section 13,
+"Stream-Safe Text Format", which cuts longer runs with U+034F."""
+_SHORT = 64
+"""Characters up to which a text is folded without a look at what it holds."""
+# What a CGI-like server can't tell from "-" in a header's name: HTTP_X_DEBUG is X-Debug and X_Debug. RFC 3875 4.1.18
+_HEADER_MARKS = str.maketrans(dict.fromkeys("!#$%&'*+.^_`|~", "-"))
+
+
+class TextTooLong(ValueError):
+    """The text would grow by more than its reader allows."""
+
+
+def fold_text(text: str, max_growth: int | None = None) -> str:
+    """Return text without case, and without the difference between compatible characters (Unicode NFKC).
+
+    Some origins take a full-width letter, a ligature or a decomposed accent for the plain one.
+
+    Args:
+        text: any.
+        max_growth: characters by which it may become longer. One character may become eighteen.
+
+    Raises:
+        TextTooLong: it would become longer than that. Never without `max_growth`.
+    """
+    if text.isascii():
+        return text.lower()
+    if len(text) > _SHORT:
+        growth, marks = _survey(text)
+        if max_growth is not None and growth > max_growth:
+            raise TextTooLong("the text is too long once it is normalized")
+        if marks:
+            text = re.sub(f"[{re.escape(marks)}]{{{MAX_MARKS}}}", lambda run: run.group() + "\u034f", text)
+    return normalize("NFKC", text).casefold()
+
+
+def _survey(text: str) -> tuple[int, str]:
+    """Return by how much a text grows in NFKC, at most, and the characters in it that are or begin with a mark."""
+    growth, marks = 0, []
+    for char, count in Counter(text).items():
+        if char > "\x7f":
+            growth += count * (len(normalize("NFKC", char)) - 1)
+            if combining(normalize("NFKD", char)[0]):
+                marks.append(char)
+    return growth, "".join(marks)
+
+
+def fold_header(name: str) -> str:
+    """Return a header's name as a server sees it that hands headers on as variables: `x_debug` is `x-debug`.
+
+    Args:
+        name: any case.
+    """
+    return name.lower().translate(_HEADER_MARKS)

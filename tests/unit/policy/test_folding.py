@@ -1,0 +1,50 @@
+"""Folding: what compares alike, and that no text takes longer than its length."""
+
+from __future__ import annotations
+
+from time import process_time
+from unicodedata import normalize
+
+import pytest
+
+from seamgate.policy.folding import TextTooLong, fold_header, fold_text
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [("Abc", "abc"), ("\uff21dmin", "admin"), ("E\u0301", "\xe9"), ("\ufb01x", "fix"), ("stra\xdfe", "strasse")],
+)
+def test_compatible_characters_and_case_are_alike(text: str, folded: str) -> None:
+    """Full-width letters, decomposed accents and ligatures are the plain ones, alone and in a long text."""
+    assert fold_text(text) == folded
+    assert fold_text(f"{text} " * 100) == f"{folded} " * 100
+
+
+def test_a_long_run_of_marks_is_cut_rather_than_sorted() -> None:
+    """A run of combining marks takes time in proportion to its length, not to its square: a guest chooses it."""
+    marks = "\u0315\u0300\u0327\u0321" * 100_000
+    start = process_time()
+    folded = fold_text(f"\uff21e{marks}e\u0301\uff22")
+    assert process_time() - start < 5
+    assert folded.startswith("a\xe8")
+    assert folded.endswith("\xe9b")
+
+
+def test_marks_that_only_decompose_to_marks_are_counted() -> None:
+    """Half-width voiced sound marks and Tibetan vowels become marks when folded, and are cut as such."""
+    for char in "\uff9e\u0f73":
+        assert "\u034f" in fold_text(char * 400)
+
+
+def test_growth_is_refused_before_it_is_done() -> None:
+    """A text that would grow by more than is allowed is refused; without a limit it is folded."""
+    text = "\ufdfa" * 1000
+    with pytest.raises(TextTooLong):
+        fold_text(text, 16_999)
+    assert fold_text(text, 17_000) == fold_text(text) == normalize("NFKC", text)
+
+
+@pytest.mark.parametrize("name", ["x-debug", "X-Debug", "x_debug", "x.debug", "X_DEBUG"])
+def test_headers_that_are_one_variable_are_one_name(name: str) -> None:
+    """A server that hands headers on as variables (CGI, WSGI, Rack, PHP) can't tell - from _."""
+    assert fold_header(name) == "x-debug"
