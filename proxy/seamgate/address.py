@@ -29,6 +29,8 @@ _NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{_LABEL}\.)*{_LABEL}\Z")
 _LAST_LABEL_IS_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0x[0-9a-f]*)\Z")
 _IPV4 = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z")
 _LONGEST_TEXT = 254  # 253 and the trailing dot; a name in other scripts only gets longer as A-labels
+_LONGEST_SHOWN = 64
+_OF_URIS = re.compile(r"[@:/?#%~=&\s]")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -55,14 +57,19 @@ def canonical_name(text: str) -> str:
         TargetError: it is not a name, or an odd spelling of one.
     """
     if len(text) > _LONGEST_TEXT:
-        raise TargetError(f"{text[:40]!r}... is not a host name: it has more than 253 characters")
+        raise TargetError(f"{_shown(text)} is not a host name: it has more than 253 characters")
     name = text[:-1] if text.endswith(".") else text
     name = name.lower() if name.isascii() else _to_a_labels(name)
     if not _NAME.match(name):
-        raise TargetError(f"{text!r} is not a host name: use letters, digits and hyphens, without scheme or port")
+        raise TargetError(f"{_shown(text)} is not a host name: use letters, digits and hyphens, without scheme or port")
     if _LAST_LABEL_IS_NUMBER.search(name):
-        raise TargetError(f"{text!r} looks like an odd spelling of an address: write it as a.b.c.d or [v6]")
+        raise TargetError(f"{_shown(text)} looks like an odd spelling of an address: write it as a.b.c.d or [v6]")
     return name
+
+
+def _shown(text: str) -> str:
+    """Return a name as a message may repeat it: not if it has what user names, passwords and tokens stand beside."""
+    return "what was given" if _OF_URIS.search(text) else repr(text[:_LONGEST_SHOWN])
 
 
 def _to_a_labels(name: str) -> str:
@@ -72,9 +79,9 @@ def _to_a_labels(name: str) -> str:
         encoded = ".".join(label.encode("idna").decode("ascii") for label in lowered.split("."))
         back = ".".join(label.encode("ascii").decode("idna") for label in encoded.split("."))
     except UnicodeError:
-        raise TargetError(f"{name!r} is not a valid internationalised name: write its xn-- form") from None
+        raise TargetError(f"{_shown(name)} is not a valid internationalised name: write its xn-- form") from None
     if back != lowered:
-        raise TargetError(f"{name!r} has look-alike characters: write its xn-- form, {encoded!r}")
+        raise TargetError(f"{_shown(name)} has look-alike characters: write its xn-- form, {encoded!r}")
     return encoded
 
 
@@ -82,7 +89,7 @@ def _lower(char: str, name: str) -> str:
     """Lower one character, but not by a change of script or letter: U+212A (Kelvin) is no "k"."""
     low = char.lower()
     if char not in (low, low.upper()):
-        raise TargetError(f"{name!r} has look-alike characters: write its xn-- form")
+        raise TargetError(f"{_shown(name)} has look-alike characters: write its xn-- form")
     return low
 
 
@@ -117,7 +124,7 @@ def canonical_host(text: str) -> tuple[str, bool]:
     if text.startswith("["):
         address = canonical_address(text[1:-1]) if text.endswith("]") else None
         if address is None or ":" not in address:
-            raise TargetError(f"{text!r} is not an IPv6 address in brackets")
+            raise TargetError("the host is not an IPv6 address in brackets")
         return address, True
     if _IPV4.match(text):
         return text, True
@@ -132,7 +139,7 @@ def canonical_port(text: str) -> int:
     """
     port = int(text) if _PORT.match(text) else 0
     if not 1 <= port <= 65535:
-        raise TargetError(f"{text!r} is not a port: use a number from 1 to 65535")
+        raise TargetError("the port is not a number from 1 to 65535")
     return port
 
 
@@ -148,10 +155,12 @@ def parse_authority(text: str, scheme: str, *, port_required: bool = False) -> T
     Raises:
         TargetError: anything is odd.
     """
+    if "@" in text:
+        raise TargetError("the authority has a user name in it; send credentials in a header")
     head, colon, tail = text.rpartition(":")
     if not colon or (text.endswith("]") and text.startswith("[")):
         if port_required:
-            raise TargetError(f"{text!r} has no port: write host:port")
+            raise TargetError(f"{_shown(text)} has no port: write host:port")
         host, is_address = canonical_host(text)
         return Target(scheme, host, DEFAULT_PORTS[scheme], is_address)
     host, is_address = canonical_host(head)

@@ -5,6 +5,8 @@ differently (dot segments in any spelling, empty segments, backslashes, path par
 characters, bytes that are not UTF-8) is refused, never repaired. The one ambiguous escape that real clients need is
 %2F (npm's scoped packages, GitLab's project ids): it stays as it is, and policy lets it pass only where a rule says
 `encoded_slash: true`. No I/O.
+
+A message says what is wrong and where, and never repeats the path: it goes into the journal, and paths hold tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from seamgate.errors import Reason, TargetError
 
 # Unreserved and sub-delims without ";", with ":" and "@" (RFC 3986 3.3).
 _PLAIN = re.compile(r"(?:/[A-Za-z0-9\-._~!$&'()*+,=:@]+)*/?\Z")
-_ALLOWED = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,=:@%/]*\Z")
+_ALLOWED = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,=:@%/]*")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 # Looked for after the escapes of plain characters are gone: "%25%32e" becomes "%252e".
 _TWICE = re.compile(r"%25[0-9A-Fa-f]{2}")
@@ -37,39 +39,45 @@ def canonical_path(text: str) -> str:
     """
     if _PLAIN.match(text) and "/." not in text and text:
         return text
-    if not _ALLOWED.match(text):
-        raise _bad(text, "holds a character that a path may not hold as it is; percent-encode it")
-    path = _ESCAPE.sub(lambda match: _canonical_escape(match, text), text) if "%" in text else text
+    allowed = _ALLOWED.match(text)
+    if allowed is None:
+        raise _bad("does not begin with /")
+    if allowed.end() < len(text):
+        odd = text[allowed.end()]
+        raise _bad(f"may not hold {odd!r} (its character {allowed.end() + 1}) as it is; percent-encode it")
+    path = _ESCAPE.sub(_canonical_escape, text) if "%" in text else text
     if "%25" in path and _TWICE.search(path):
-        raise _bad(text, "has the escape %25 before two hex digits, which some origins decode twice")
+        raise _bad("has the escape %25 before two hex digits, which some origins decode twice")
     if "//" in path or "/%2F" in path or "%2F/" in path or "%2F%2F" in path:
-        raise _bad(text, "has an empty segment (//)")
+        raise _bad("has an empty segment (//)")
     if _DOTS.search(path.replace("%2F", "/")):
-        raise _bad(text, "has a dot segment; send the resolved path")
+        raise _bad("has a dot segment; send the resolved path")
     if "%" in path:
-        _check_utf8(path, text)
+        _check_utf8(path)
     return path
 
 
-def _canonical_escape(match: re.Match[str], text: str) -> str:
+def _canonical_escape(match: re.Match[str]) -> str:
     digits = match.group(1)
     if digits is None:
-        raise _bad(text, "has a % that is not followed by two hex digits")
+        raise _bad(f"has a % (its character {match.start() + 1}) that is not followed by two hex digits")
     code = int(digits, 16)
     char = chr(code)
     if char in _UNRESERVED:
         return char
     if code < 0x20 or code == 0x7F or char in _NEVER_ENCODED:
-        raise _bad(text, f"has the escape %{digits.upper()}, which origins read differently")
+        raise _bad(
+            f"has the escape %{digits.upper()} (at character {match.start() + 1}), which origins read differently"
+        )
     return f"%{digits.upper()}"
 
 
-def _check_utf8(path: str, text: str) -> None:
+def _check_utf8(path: str) -> None:
     raw = re.sub(r"%([0-9A-F]{2})", lambda match: chr(int(match.group(1), 16)), path).encode("latin-1")
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise _bad(text, "has escapes that are not UTF-8") from None
+        raise _bad("has escapes that are not UTF-8") from None
 
 
 def check_query(text: str) -> str:
@@ -83,5 +91,5 @@ def check_query(text: str) -> str:
     return text
 
 
-def _bad(text: str, why: str) -> TargetError:
-    return TargetError(f"the path {text[:80]!r} {why}", reason=Reason.BAD_PATH)
+def _bad(why: str) -> TargetError:
+    return TargetError(f"the path {why}", reason=Reason.BAD_PATH)

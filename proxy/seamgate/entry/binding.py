@@ -167,21 +167,36 @@ class RouteBinding:
     def bind(self, head: RequestHead) -> Bound:
         """Return what a request to one of the routes asks for."""
         self._check_sender(head)
-        path, query = split_target(head.target, head.method)
-        guest = self.guest
+        guest, asked = self.guest, head.target
         if guest is None:
-            token, path = _first_segment(path)
-            if not token.startswith("~"):
-                raise GuestProtocolError(
-                    "no token: the base URL is http://gateway/~TOKEN/ROUTE", reason=Reason.UNAUTHENTICATED
-                )
-            guest = self._identities.by_token(token[1:])
+            # Off before anything is said about the rest: no message or record may ever hold it.
+            guest, asked = self._identified(asked)
+        path, query = split_target(asked, head.method)
         route, path = _first_segment(path)
         target = self._routes.get(route)
         if target is None:
             known = ", ".join(sorted(self._routes))
-            raise GuestProtocolError(f"there is no route {route[:40]!r}; there is {known}", reason=Reason.BAD_TARGET)
+            what = "this entry asks for no token: leave ~TOKEN out" if route[:1] == "~" else "there is no such route"
+            raise GuestProtocolError(f"{what}; the base URL ends with one of {known}", reason=Reason.BAD_TARGET)
         return Bound(guest, target, path, query)
+
+    def _identified(self, asked: str) -> tuple[Guest, str]:
+        """Take the token off a request-target; return whose it is and the rest.
+
+        Raises:
+            GuestProtocolError: with reason UNAUTHENTICATED. Never repeats what may be a token.
+        """
+        segment, rest = _first_segment(asked)
+        token, mark, query = segment.partition("?")
+        try:
+            token = canonical_path(f"/{token}")[1:]
+        except TargetError:
+            token = ""
+        if not (asked.startswith("/") and token.startswith("~")):
+            raise GuestProtocolError(
+                "no token: the base URL is http://gateway/~TOKEN/ROUTE", reason=Reason.UNAUTHENTICATED
+            )
+        return self._identities.by_token(token[1:]), f"/?{query}" if mark else rest
 
     def _check_sender(self, head: RequestHead) -> None:
         """Refuse what a page in a browser could have sent."""
