@@ -33,6 +33,7 @@ COMPILED = (
     "seamgate/exchange.py",
     "seamgate/filters.py",
     "seamgate/headers.py",
+    "seamgate/interim.py",
     "seamgate/outgoing.py",
     "seamgate/paths.py",
     "seamgate/pipeline.py",

@@ -26,6 +26,13 @@ FLUSH_AFTER_S: Final = 0.05
 NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
 
 
+def for_guests(headers: Headers) -> Headers:
+    """Return the fields of a head or of trailers that an upstream may say to a guest."""
+    if any(name in NOT_FOR_GUESTS for name, _ in headers):
+        return tuple([pair for pair in headers if pair[0] not in NOT_FOR_GUESTS])
+    return headers
+
+
 @lru_cache(maxsize=1024)
 def redaction_of(secrets: tuple[tuple[str, bytes], ...]) -> RedactionSet:
     """Return what takes these secrets, (credential, value), out of an answer."""
@@ -79,9 +86,7 @@ class Answer:
         Raises:
             SeamgateError: a plugin failed, or the content coding is not known.
         """
-        request, headers = self._request, head.headers
-        if any(name in NOT_FOR_GUESTS for name, _ in headers):
-            headers = tuple(pair for pair in headers if pair[0] not in NOT_FOR_GUESTS)
+        request, headers = self._request, for_guests(head.headers)
         response = Response(head.status, headers)
         opened = pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, steps)
         if self._secrets:
@@ -112,6 +117,7 @@ class Answer:
 
     def finish(self, trailers: Headers) -> None:
         """The end of the body."""
+        trailers = for_guests(trailers)
         if self._filters is not None:
             rest = self._filters.finish()
             if rest:

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from seamgate.answer import Answer
+from seamgate.answer import Answer, for_guests
 from seamgate.audit.record import (
     AuditBytes,
     AuditKind,
@@ -40,11 +40,11 @@ from seamgate.errors import (
     ResolveFailed,
     SeamgateError,
     UpstreamError,
-    UpstreamProtocolError,
 )
 from seamgate.filters import open_filters
-from seamgate.flow import BodyState, Direction, Headers, Request, Resolution, Step, Supply
+from seamgate.flow import BodyState, Direction, Headers, Request, Resolution, Response, Step, Supply
 from seamgate.headers import join_header
+from seamgate.interim import Interim
 from seamgate.outgoing import make_head
 from seamgate.protocol.coding import UndecodableError
 from seamgate.protocol.heads import ResponseHead
@@ -58,8 +58,6 @@ from seamgate.waiting import Waiting
 
 HELD_BYTES: Final = 65536
 """How much of a body is held while the upstream is not ready; then the guest is not read any more."""
-CONTINUE_AFTER_S: Final = 1.0
-"""An upstream that says nothing to Expect gets the body after this time (RFC 9110 10.1.1; curl waits as long)."""
 _NOTHING: Final[tuple[Headers, str | None]] = ((), None)
 MOST_SESSIONS_LOST: Final = 3
 """How many sessions may die under one request before anything of an answer came."""
@@ -82,9 +80,9 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_addresses", "_answer", "_continue_timer", "_ending", "_entry", "_expects", "_first_byte_ms", "_guest",
-        "_outgoing", "_pipeline", "_seam", "_sent", "_session", "_session_facts", "_sessions_lost", "_stage",
-        "_started", "_status", "_steps", "_supplies", "_to_supply", "_upload", "_verdict", "_waiting", "request",
+        "_addresses", "_answer", "_ending", "_entry", "_first_byte_ms", "_guest", "_interim", "_outgoing", "_pipeline",
+        "_seam", "_sent", "_session", "_session_facts", "_sessions_lost", "_stage", "_started", "_status", "_steps",
+        "_supplies", "_to_supply", "_upload", "_verdict", "_waiting", "request",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +94,7 @@ class Exchange:
         self._entry = entry
         self._pipeline = seam.pipeline
         self._upload = Upload(body)
-        self._expects = expects_continue
+        self._interim = Interim(guest_side, self._upload, expects=expects_continue)
         self._started = monotonic()
         self._stage = Stage.JUDGING
         self._verdict: Verdict = NO_OPINION
@@ -114,7 +112,6 @@ class Exchange:
         self._status = 0
         self._first_byte_ms: float | None = None
         self._waiting = Waiting(f"exchange {request.id}", self.guarded, self.refuse)
-        self._continue_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Exchange {self.request.id} {self.request.method} {self.request.url} {self._stage.name}>"
@@ -166,9 +163,7 @@ class Exchange:
         if self._upload.length > self._seam.limits.judged_body_bytes:
             self._judge_body(BodyState.OVERSIZE)
             return
-        if self._expects:
-            self._expects = False
-            self._guest.send_continue()
+        self._interim.ask()
         if self._upload.done:
             self._judge_body(BodyState.COMPLETE)
 
@@ -193,7 +188,7 @@ class Exchange:
         if self._stage is Stage.DONE or self._too_long():
             return
         if self._stage >= Stage.SENDING:
-            self._stop_continue_timer()
+            self._interim.stop()
             if self._session is not None:
                 upload.send(self._session, data)
             return
@@ -373,10 +368,9 @@ class Exchange:
         headers, query = self._outgoing
         self._outgoing = _NOTHING
         upload = self._upload
-        if self._expects and not upload.held_bytes:
+        if self._interim.expects and not upload.held_bytes:
             headers = (*headers, (b"expect", b"100-continue"))
-            loop = asyncio.get_running_loop()
-            self._continue_timer = loop.call_later(CONTINUE_AFTER_S, self._continue_anyway)
+            self._interim.wait()
         self._stage = Stage.SENDING
         self._sent = True
         session.send_head(self, self.request, headers, query, upload.framing)
@@ -390,6 +384,7 @@ class Exchange:
         session, self._session = self._session, None
         if session is not None:
             session.release(reusable=False)
+        self._interim.stop()
         self._sessions_lost += 1
         if self._sessions_lost > MOST_SESSIONS_LOST:
             self.fail(UpstreamError("the upstream closes each connection", reason=Reason.UPSTREAM_CLOSED))
@@ -398,32 +393,18 @@ class Exchange:
         self._upload.filters = None
         self.guarded(lambda: self._acquire(fresh=fresh))
 
-    def _continue_anyway(self) -> None:
-        self._continue_timer = None
-        if self._stage is Stage.SENDING and not self._upload.done:
-            self._guest.send_continue()
-
-    def _stop_continue_timer(self) -> None:
-        if self._continue_timer is not None:
-            self._continue_timer.cancel()
-            self._continue_timer = None
-
     # -- the response, from the session ------------------------------------------------------------------------------
 
     def on_informational(self, head: ResponseHead) -> None:
-        """A 1xx response. 103 may repeat what was sent, so it does not go on where a credential went along."""
-        if head.status == 100:
-            self._stop_continue_timer()
-            if self._expects and not self._upload.done:
-                self._guest.send_continue()
-        elif head.status == 103 and not self._supplies and not self._verdict.inspect:
-            self._guest.send_informational(103, head.headers)
-        elif head.status == 101:
-            raise UpstreamProtocolError("the upstream switches protocols without being asked")
+        """A 1xx response. 103 goes on only where nothing looks at the answer: it could say what that would take out."""
+        if self._interim.take(head) and not self._supplies and not self._verdict.inspect:
+            early = Response(103, for_guests(head.headers))
+            if not self._pipeline.open_inspectors(self.request, early, Direction.RESPONSE, self._verdict, []):
+                self._guest.send_informational(103, early.headers)
 
     def on_head(self, head: ResponseHead) -> None:
         """The final response begins."""
-        self._stop_continue_timer()
+        self._interim.stop()
         self._upload.forget()
         self._stage = Stage.RESPONDING
         self._first_byte_ms = (monotonic() - self._started) * 1000
@@ -561,7 +542,7 @@ class Exchange:
     def _end(self, outcome: Outcome) -> None:
         """Write the terminal record, give the session back, tell the guest's side."""
         self._stage = Stage.DONE
-        self._stop_continue_timer()
+        self._interim.stop()
         answer = self._answer
         if answer is not None:
             answer.close()

@@ -369,6 +369,19 @@ async def test_a_reflected_secret_is_redacted_in_headers_and_trailers() -> None:
         await lab.audited("GET /x allow allowed 302 complete")
 
 
+POST_WITH_KEY = {"id": "k", "allow": {**ALLOW_ALL["allow"], "methods": ["POST"]}, "credential": "key"}
+
+
+async def test_no_early_hint_of_a_bound_host_goes_on() -> None:
+    """Where an answer would be redacted, a 103 is dropped, also of a request that carries no credential itself."""
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: <" + SECRET.encode() + b">\r\n\r\n"
+    rules = [POST_WITH_KEY, {**ALLOW_ALL, "allow": {**ALLOW_ALL["allow"], "methods": ["GET"]}}]
+    async with Lab(RawUpstream(says(early + ok(SECRET.encode()))), rules=rules) as lab:
+        answer = await (await lab.tunnel()).ask("GET", "/x")
+        assert (answer.informational, answer.body) == ([], b"[redacted:key]")
+        await lab.audited(f"GET /x {ALLOWED}")
+
+
 @pytest.mark.parametrize("status", [400, 500])
 async def test_an_error_page_is_redacted(status: int) -> None:
     """Whatever the status, and for HEAD and refusals: the upstream's error pages show what they were sent."""

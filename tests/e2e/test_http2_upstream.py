@@ -414,6 +414,24 @@ async def test_a_silent_upstream_times_out_by_stream() -> None:
         await lab.audited("GET /silent allow upstream_timeout 504 failed", "GET / allow allowed 200 complete")
 
 
+async def test_a_stream_gains_no_time_by_informational_responses() -> None:
+    """A 103 in every moment is not an answer: the stream times out as a silent one does."""
+
+    async def app(talk: Talk2) -> None:
+        while talk.reset < 0:
+            await talk.begin(103)
+            await asyncio.sleep(0.02)
+
+    async with Lab(H2Upstream(app), settings={"limits": {"response_timeout_s": 0.2}}, credential=False) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/", ended=True)
+        await guest.until(lambda: len(guest.replies[stream].informational) > 0)
+        await asyncio.sleep(0.3)
+        lab.gateway.seam.pool.sweep()
+        assert (await guest.answer(stream)).reason == "upstream_timeout"
+        await lab.audited("GET / allow upstream_timeout 504 failed")
+
+
 async def test_a_guest_may_be_silent_in_a_stream_that_is_answered() -> None:
     """A subscription lasts: only a request that nobody has answered has to keep coming. gRPC may wait."""
 

@@ -145,6 +145,6 @@ class Connector:
         except BaseException:
             if transport_ is not None:
                 transport_.abort()
-            if established.done() and not established.cancelled():
-                established.exception()
+            if not established.cancel() and not established.cancelled():
+                established.exception()  # else nobody would have asked for it
             raise

@@ -30,6 +30,9 @@ _numbers = itertools.count(1)
 class Session:
     """State: `exchange` is set while one is carried; `_broken` once nothing may be sent any more.
 
+    `active_at` is what its time runs from: the last that was sent, and, once the final head is here, the last that
+    came. Until then an upstream gains no time by 1xx responses or by a head that comes byte by byte.
+
     Attributes:
         raw: set where HTTP is over (after a 101): takes all that comes from there on.
     """
@@ -50,6 +53,7 @@ class Session:
         self._reader = ResponseReader()
         self._out: list[bytes] = []
         self._chunked = False
+        self._responding = False
         self._broken = False
         self._keep_alive = True
         self._on_idle = on_idle
@@ -70,7 +74,7 @@ class Session:
         """Begin a request: written from the model, never relayed."""
         self.exchange = exchange
         self.exchanges += 1
-        self.answered = False
+        self.answered = self._responding = False
         self.active_at = monotonic()
         self._chunked = body == CHUNKED
         self._reader.expect(request.method)
@@ -146,14 +150,16 @@ class Session:
         if exchange is None:
             self.discard()
             return
-        self.active_at = monotonic()
         self.answered = True
         try:
             if self.raw is not None:
+                self.active_at = monotonic()
                 self.raw(data)
                 return
             self._reader.feed(data)
             self._pump(exchange)
+            if self._responding or self.raw is not None:
+                self.active_at = monotonic()
             exchange.on_flush()
         except SeamgateError as error:
             self._lost(error)
@@ -179,6 +185,7 @@ class Session:
                             self.raw(rest)
                         return
                 else:
+                    self._responding = True
                     self._keep_alive = event.keep_alive and not event.connection_bound
                     exchange.on_head(event)
             elif isinstance(event, Trailers):

@@ -60,11 +60,15 @@ StreamEvent = StreamHead | StreamData | StreamEnd
 
 
 class SessionStream:
-    """A stream as it is lent to one exchange. State: `number` is 0 until the request is sent."""
+    """A stream as it is lent to one exchange. State: `number` is 0 until the request is sent.
+
+    `active_at` is what its time runs from: the last that was sent, and, once the final head is here (`responding`), the
+    last that came. 1xx responses gain an upstream no time.
+    """
 
     __slots__ = (
         "active_at", "address", "answered", "exchange", "full", "held", "id", "number", "over", "reading_paused",
-        "reused", "session", "waited",
+        "responding", "reused", "session", "waited",
     )  # fmt: skip
 
     def __init__(self, session: Http2Session, *, reused: bool) -> None:
@@ -72,7 +76,7 @@ class SessionStream:
         self.id = session.id
         self.address = session.address
         self.reused = self.waited = reused
-        self.answered = False
+        self.answered = self.responding = False
         self.number = 0
         self.exchange: Exchange | None = None
         self.active_at = monotonic()
@@ -307,7 +311,6 @@ class Http2Session:
 
     def deliver(self, stream: SessionStream, events: list[StreamEvent]) -> None:
         """Hand events to the exchange, behind those that are held, until it is over or its guest has enough."""
-        stream.active_at = monotonic()
         stream.held += events
         exchange = stream.exchange
         try:
@@ -315,6 +318,8 @@ class Http2Session:
                 self._hand_over(stream, exchange, stream.held.pop(0))
                 if stream.exchange is not exchange:
                     return
+            if stream.responding:
+                stream.active_at = monotonic()
             if exchange is not None:
                 exchange.on_flush()
         except SeamgateError as error:
@@ -336,6 +341,7 @@ class Http2Session:
             if head.status < 200:
                 exchange.on_informational(head)
                 return
+            stream.responding = True
             exchange.on_head(head)
             if event.ended and stream.exchange is exchange:
                 exchange.on_end(())

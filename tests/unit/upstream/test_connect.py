@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,27 @@ async def test_an_upstream_that_is_silent_in_the_handshake(tmp_path: Path) -> No
         await dial(connector(tmp_path, timeout_s=0.05), upstream, "127.0.0.1", "127.0.0.1")
     assert len(upstream.lines) == 2
     await upstream.stop()
+
+
+async def test_giving_up_before_there_is_tcp_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A caller that goes while TCP is made asks for no result: none is kept to complain about later."""
+    complaints: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    upstream = RawUpstream(silent, "api.test", tls=False)
+    await upstream.start()
+    upstream.tls = True
+    for turns in range(6):
+        dialling = asyncio.ensure_future(dial(connector(tmp_path), upstream))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        dialling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dialling
+    await upstream.stop()
+    await asyncio.sleep(0.02)
+    gc.collect()
+    assert complaints == []
 
 
 async def test_giving_up_closes_the_connection(tmp_path: Path) -> None:
