@@ -100,7 +100,7 @@ def test_signals_reach_the_program(tmp_path: Path) -> None:
         "print('ready', file=sys.stderr, flush=True)\n"
         "signal.pause()"
     )
-    with Running("run", *_python(code), home=tmp_path) as program:
+    with Running("run", "--isolation", "netns", *_python(code), home=tmp_path) as program:
         program.wait_for("ready")
         program.process.send_signal(signal.SIGTERM)
         assert program.ended() == 42
@@ -115,9 +115,8 @@ def test_options_after_the_program_are_the_programs(tmp_path: Path) -> None:
 def test_the_summary_tells_what_was_denied(tmp_path: Path) -> None:
     """Counts, the denials by frequency with their sentence, and how to see more."""
     urls = ("http://a.example/one", "http://a.example/one", "https://b.example/two")
-    done = seamgate(
-        "run", "--summary", "--allow", "c.example", "--audit", "run.jsonl", *_python(_ASK), *urls, home=tmp_path
-    )
+    options = ("--summary", "--isolation", "netns", "--allow", "c.example", "--audit", "run.jsonl")
+    done = seamgate("run", *options, *_python(_ASK), *urls, home=tmp_path)
     assert done.returncode == 0
     summary = done.stderr
     assert "seamgate: 3 requests, 0 allowed, 3 denied" in summary

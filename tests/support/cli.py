@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +16,15 @@ from pathlib import Path
 COMMAND_S = 30.0
 _OWN_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "SEAMGATE_AUDIT", "SEAMGATE_CONFIG", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
+# Templates of microVMs take seconds to make and hold nothing of a user: one folder for a whole run of tests.
+TEMPLATES = tempfile.mkdtemp(prefix="seamgate-templates-")
+atexit.register(shutil.rmtree, TEMPLATES, ignore_errors=True)
+
 
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment in which nothing of the developer's own configuration counts."""
     kept = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
-    return kept | {"HOME": str(home), **(more or {})}
+    return kept | {"HOME": str(home), "SEAMGATE_TEMPLATES": TEMPLATES, **(more or {})}
 
 
 def seamgate(

@@ -157,7 +157,7 @@ def verify_command(name: str) -> None:
 
 
 @vm.command("pool")
-@click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True)
+@click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True, help="Restore this template.")
 @click.option("--guests", default=16, show_default=True, type=click.IntRange(1, 10_000), help="How many to keep warm.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @_codes
@@ -174,8 +174,8 @@ def pool_command(name: str, guests: int, as_json: bool) -> None:
 
 
 @vm.command("bench")
-@click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True)
-@click.option("--guests", default=1500, show_default=True, type=click.IntRange(1, 10_000))
+@click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True, help="Restore this template.")
+@click.option("--guests", default=1500, show_default=True, type=click.IntRange(1, 10_000), help="How many at once.")
 @click.option("--calls", default=3, show_default=True, type=click.IntRange(1, 1000), help="HTTPS calls of each guest.")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write the histogram of first calls here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -51,8 +51,25 @@ class View:
         self._sizes = {path: len(data) for path, data in made_up.items()}
         self._directories: set[str] = set()
         self._real: set[str] = set()
+        self._hidden: set[str] = set()
+        self._hidden_files: set[tuple[int, int]] = set()
         for place in (*(m.guest for m in self._mounts), *made_up):
             self._directories.update(str(p) for p in PurePosixPath(place).parents)
+
+    def hide(self, paths: Iterable[str]) -> None:
+        """Let no guest open these files of the host, by whatever name: not by a link, nor what takes their place."""
+        for path in paths:
+            self._hidden.add(os.path.realpath(path))
+            try:
+                status = os.stat(path)
+            except OSError:
+                continue  # it may come later: its name is known
+            self._hidden_files.add((status.st_dev, status.st_ino))
+
+    def _is_hidden(self, host: str, status: os.stat_result) -> bool:
+        if (status.st_dev, status.st_ino) in self._hidden_files:
+            return True
+        return bool(self._hidden) and os.path.realpath(host) in self._hidden
 
     def readable_paths(self) -> list[str]:
         """The host's paths behind the view, for a jail."""
@@ -67,6 +84,7 @@ class View:
         other = View.__new__(View)
         other._mounts = sorted((*self._mounts, scratch), key=lambda m: len(m.guest), reverse=True)
         other._made_up, other._sizes, other._real = self._made_up, self._sizes, self._real
+        other._hidden, other._hidden_files = self._hidden, self._hidden_files
         other._directories = self._directories | {str(p) for p in PurePosixPath(scratch.guest).parents}
         return other
 
@@ -144,7 +162,7 @@ class View:
     def open(self, found: Found, flags: int, mode: int) -> int:
         """Return a descriptor of a plain file or a directory.
 
-        Raises: OSError; EROFS for writing outside scratch, EACCES for devices, pipes and sockets.
+        Raises: OSError; EROFS for writing outside scratch, EACCES for devices, pipes, sockets and hidden files.
         """
         if flags & _WRITE_FLAGS and not found.writable:
             # What is missing is ENOENT; but to make something where nothing can be made is EROFS.
@@ -160,8 +178,9 @@ class View:
         fd = os.open(
             found.host, flags & _KEPT_FLAGS | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode & 0o777
         )
-        kind = os.fstat(fd).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        status = os.fstat(fd)
+        kind = status.st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) or self._is_hidden(found.host, status):
             os.close(fd)
             raise _os_error(errno.EACCES)
         return fd

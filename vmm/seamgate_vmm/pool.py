@@ -114,12 +114,14 @@ class Pool:
         template: Path,
         *,
         mounts: Sequence[Mount] = (),
+        hide: Sequence[Path] = (),
         limits: Limits | None = None,
         guests_per_worker: int = GUESTS_PER_WORKER,
         scratch_parent: Path | None = None,
     ) -> None:
         self._template = template
         self._mounts = mounts
+        self._hide = hide
         self._limits = limits or Limits()
         self._per_worker = guests_per_worker
         self._scratch_parent = scratch_parent
@@ -151,7 +153,8 @@ class Pool:
         theirs.close()
         self._control = ours
         mounts = [(m.guest, m.host) for m in self._mounts]
-        ours.send({"template": str(self._template), "mounts": mounts, "scratch_root": str(self._scratch_root)})
+        order = {"template": str(self._template), "mounts": mounts, "hidden": [str(p) for p in self._hide]}
+        ours.send({**order, "scratch_root": str(self._scratch_root)})
         try:
             async with asyncio.timeout(_START_DEADLINE_S):
                 message, _ = await asyncio.to_thread(ours.receive)

@@ -10,10 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from seamgate_vmm.errors import ProgramError, TemplateError
+from seamgate_vmm.errors import KvmUnusable, ProgramError, TemplateError
 from seamgate_vmm.guest import Limits
 from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
@@ -24,7 +24,7 @@ from seamgate_vmm.template import Job, names, path_of
 
 DEFAULT_TEMPLATE = "python"
 _RELAY_BYTES = 1 << 16
-_CONFIGURATION = 2  # exit status of the command line for usage and configuration
+_MISSING = 3  # exit status of the command line where a prerequisite is missing
 
 
 def python_arguments(command: Sequence[str]) -> list[str]:
@@ -44,13 +44,16 @@ def python_arguments(command: Sequence[str]) -> list[str]:
     )
 
 
-def ensure_template(name: str) -> Path:
-    """Return a template's file, building the default one if it is missing: in a process of its own, for KVM is not for
-    the gateway's. Raises: TemplateError, with what the build said."""
+def ensure_template(name: str, venv: Path | None = None) -> Path:
+    """Return a template's file, building it if it is missing and is the default one or that of a virtual environment:
+    in a process of its own, for KVM is not for the gateway's.
+
+    Raises: TemplateError, with what the build said; KvmUnusable.
+    """
     path = path_of(name)
     if path.exists():
         return path
-    if name != DEFAULT_TEMPLATE:
+    if name != DEFAULT_TEMPLATE and venv is None:
         known = ", ".join(names()) or "none yet"
         raise TemplateError(
             f"no template {name!r} (there are: {known}); build it with `seamgate vm template build {name}`"
@@ -58,9 +61,13 @@ def ensure_template(name: str) -> Path:
     package = str(Path(__file__).resolve().parent.parent)
     code = f"import sys; sys.path.insert(0, {package!r}); from seamgate_vmm.cli import vm; vm()"
     command = [sys.executable, "-c", code, "template", "build", name, "--quiet"]
+    if venv is not None:
+        command += ["--venv", str(venv)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own code
     if done.returncode:
-        raise TemplateError(done.stderr.strip() or done.stdout.strip() or "the template could not be built")
+        said = (done.stderr.strip() or done.stdout.strip()).removeprefix("seamgate: ")
+        kind = KvmUnusable if done.returncode == _MISSING else TemplateError
+        raise kind(said or "the template could not be built")
     return path
 
 
@@ -109,6 +116,9 @@ async def run_program(
     names_table: NameTable | None = None,
     template: str = DEFAULT_TEMPLATE,
     folder: Path | None = None,
+    mounts: Sequence[Mount] = (),
+    hide: Sequence[Path] = (),
+    on_ready: Callable[[str], None] | None = None,
     env: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     stdout: int = 1,
@@ -117,14 +127,19 @@ async def run_program(
     """Run a Python program in a guest of its own and return how it ended.
 
     command: as typed, beginning with `python`. accept: decides about each stream (ring.py). folder: visible read-only
-    at its own path, and the working directory; the current one by default. env: what the guest gets beside the base
+    at its own path, and the working directory; the current one by default. mounts: what is visible beside it. hide:
+    files of the host that the guest must not read, wherever they are. on_ready: called with the tier, "hardware" or
+    "nested", when the template is loaded and the program is about to start. env: what the guest gets beside the base
     environment; nothing is inherited.
     Raises: ProgramError (exit status 2), TemplateError, KvmUnusable (3), VmmError.
     """
     argv = python_arguments(command)
     path = await asyncio.to_thread(ensure_template, template)
     place = str((folder or Path.cwd()).resolve())
-    async with Pool(path, mounts=[Mount(place, place)] if place != "/" else [], limits=limits) as pool:
+    folders = [Mount(place, place)] if place != "/" else []
+    async with Pool(path, mounts=[*folders, *mounts], hide=hide, limits=limits) as pool:
+        if on_ready is not None:
+            on_ready(pool.tier)
         relays = [_Relay(stdout), _Relay(stderr)]
         try:
             guest = await pool.start(

@@ -352,6 +352,7 @@ def nursery(fd: int) -> int:
         channel.send({"op": "failed", "error": str(error), "kind": type(error).__name__})
         return 3
     view = view_of(loaded.meta.roots, [Mount(g, h) for g, h in message["mounts"]])
+    view.hide(str(path) for path in message["hidden"])
     channel.send({"op": "loaded", "python": loaded.meta.program, "tier": host.tier})
     return _spawn_workers(channel, host, loaded, view, scratch_root)
 

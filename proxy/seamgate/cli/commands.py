@@ -40,6 +40,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "policy": Lazy("policy", "policy", "Check, test and explain policies."),
     "audit": Lazy("audit", "audit", "Verify, watch and query the audit log."),
     "plugins": Lazy("plugins", "plugins", "List and check plugins."),
+    "vm": Lazy("vm", "vm", "Guests in microVMs: templates, a pool of warm guests, measurements."),
     "ca": Lazy("ca", "ca", "Make, show and hand out the gateway's certificate authority."),
     "doctor": Lazy("doctor", "doctor", "Look at this machine: what works, what does not, what to do."),
     "completion": Lazy("completion", "completion", "Print the completion script of a shell."),

@@ -9,46 +9,64 @@ from pathlib import Path
 import msgspec
 
 from seamgate import launch
+from seamgate.cli.microvm import NotPython, find_python, run_in_microvm
 from seamgate.config import Config, parse_route
 from seamgate.entry.identity import make_guest
 from seamgate.entry.netns.guest import ADDRESSES, OWN_HOSTS, NetnsGuest
-from seamgate.errors import PrerequisiteMissing
+from seamgate.errors import ConfigError, PrerequisiteMissing
 from seamgate.flow import Isolation
 from seamgate.gateway import Gateway
 
-_NO_KVM = "--isolation kvm: guests in microVMs are not part of this version; use --isolation netns"
 _PROXY = "--isolation proxy, which does not hold a program that ignores the proxy variables"
 
 
 class Run(msgspec.Struct, frozen=True, eq=False):
-    """What is to be run: under which configuration, with which labels, where the journal is."""
+    """What is to be run: under which configuration, with which labels, where the journal is.
+
+    Attributes:
+        template: of a guest in a microVM; "": the one of the program's Python.
+    """
 
     config: Config
     labels: Mapping[str, str]
     journal: Path
     command: Sequence[str]
+    template: str = ""
 
 
-async def run_isolated(run: Run, isolation: str, say: Callable[[str], None]) -> int:
+async def run_isolated(run: Run, isolation: str, say: Callable[[str], None], explain: Callable[[str], None]) -> int:
     """Run the program in this isolation, or in the strongest for `auto`, and return its exit code.
 
     A stronger isolation that was asked for by name is never replaced by a weaker one.
+
+    Args:
+        say: told what `auto` took, and why.
+        explain: told what a person should know after the end.
 
     Raises:
         PrerequisiteMissing: this machine does not offer it.
         OSError: the program could not be started.
     """
     if isolation == "kvm":
-        raise PrerequisiteMissing(_NO_KVM)
+        try:
+            return await run_in_microvm(run, find_python(run.command, run.template), _say_nothing, explain)
+        except (NotPython, PrerequisiteMissing) as missing:
+            raise PrerequisiteMissing(f"--isolation kvm: {missing}; or use --isolation netns") from missing
+    auto, why = isolation == "auto", ""
+    if auto:
+        try:
+            return await run_in_microvm(run, find_python(run.command, run.template), say, explain)
+        except (NotPython, PrerequisiteMissing, ConfigError) as missing:
+            why = f". Why not kvm: {missing}"
     if isolation != "proxy":
         try:
-            return await _in_namespace(run, say if isolation == "auto" else _say_nothing)
+            return await _in_namespace(run, say if auto else _say_nothing, why)
         except PrerequisiteMissing as missing:
-            if isolation != "auto":
+            if not auto:
                 raise PrerequisiteMissing(f"--isolation netns: {missing.message}, or use {_PROXY}") from missing
             say(
                 "isolation proxy: a program that ignores the proxy variables is not held. Why not netns: "
-                f"{missing.message}"
+                f"{missing.message}{why}"
             )
     return await _behind_proxy(run)
 
@@ -66,7 +84,7 @@ async def _behind_proxy(run: Run) -> int:
         return await launch.run_program(run.command, environment)
 
 
-async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
+async def _in_namespace(run: Run, say: Callable[[str], None], why: str) -> int:
     config = run.config
     private = launch.private_config(
         config, token="", labels=run.labels, audit_path=run.journal, isolation=Isolation.NETNS
@@ -87,6 +105,7 @@ async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
             hide=launch.secret_files(config, run.journal),
             on_ready=lambda: say(
                 "isolation netns: the program has a network namespace of its own, in which there is only the gateway"
+                + why
             ),
         )
         return await guest.run(command, environment, launch.run_program)

@@ -40,6 +40,7 @@ from seamgate.observe.logging import LEVELS, configure_logging
     show_default=True,
     help="How the program is kept from everything but the gateway; auto takes the strongest.",
 )
+@click.option("--template", default="", metavar="NAME", help="Of kvm: restore this template. [default: made by itself]")
 @click.option("--audit", "audit_path", type=click.Path(path_type=Path), help="Write the journal here.")
 @click.option("--summary/--no-summary", default=None, help="Say at the end what was denied. [default: on a terminal]")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
@@ -51,6 +52,7 @@ def run(
     allowed: tuple[str, ...],
     labels: tuple[str, ...],
     isolation: str,
+    template: str,
     audit_path: Path | None,
     summary: bool | None,
     log_level: str,
@@ -62,8 +64,8 @@ def run(
     seamgate run --allow api.anthropic.com -- python agent.py
     seamgate run -c seamgate.yaml --label team=research -- python agent.py
 
-    The program gets the variables that make clients use the gateway and trust its CA, and placeholders where the
-    gateway's environment holds credentials. Exit code: the program's own.
+    The program gets the variables that make clients use the gateway and trust its CA (in a microVM it needs none), and
+    placeholders where the gateway's environment holds credentials. Exit code: the program's own.
     """
     talkative = sys.stderr.isatty() if summary is None else summary
     configure_logging("auto", log_level, color=context.color)
@@ -72,7 +74,7 @@ def run(
         config = _with_ca(config, scratch, talkative, may_move=config_path is None)
         journal = (audit_path or launch.run_journal(config.audit)).absolute()
         launch.forbid_inspection()
-        wanted = Run(config, _parse_labels(labels), journal, command)
+        wanted = Run(config, _parse_labels(labels), journal, command, template)
         code = uvloop.run(_run(wanted, isolation, talkative))
         if talkative:
             click.echo(render_summary(summarise(journal), journal), err=True)
@@ -82,7 +84,7 @@ def run(
 async def _run(wanted: Run, isolation: str, talkative: bool) -> int:
     name = wanted.command[0]
     try:
-        return await run_isolated(wanted, isolation, _say if talkative else _say_nothing)
+        return await run_isolated(wanted, isolation, _say if talkative else _say_nothing, _explain)
     except FileNotFoundError:
         _say(f"{name}: there is no such program on the PATH")
         return launch.NOT_FOUND
@@ -93,6 +95,10 @@ async def _run(wanted: Run, isolation: str, talkative: bool) -> int:
 
 def _say(message: str) -> None:
     click.echo(f"seamgate: {message}", err=True)
+
+
+def _explain(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _say_nothing(_: str) -> None:
