@@ -38,6 +38,7 @@ from seamgate.policy.files import read_policies  # noqa: E402
 
 NOW = 1_800_000_000.0
 BODY = json.dumps({"model": "claude-x", "messages": [{"role": "user", "content": "x" * 900}]}).encode()
+JSON = ((b"content-type", b"application/json"),)
 SHAPES: dict[str, Callable[[int], str]] = {
     "hosts": lambda i: f"{{hosts: [api{i}.example.com], methods: [POST], paths: [/v1/messages]}}",
     "paths": lambda i: f'{{hosts: [api0.example.com], methods: [POST], paths: [/v1/org{i}/*/items, "/v2/org{i}/**"]}}',
@@ -98,9 +99,8 @@ def measure(shape: str, rules: int) -> dict[str, float | str | int]:
     allowed = request(shape, middle, guest)
     if not evaluator.judge_request(allowed, NOW).allowed:
         raise SystemExit(f"{shape}: the request should be allowed")
-    body = Request(
-        "r", guest, Target("https", "llm.example.com", 443), "POST", "/v1/messages", None, (), BODY, BodyState.COMPLETE
-    )
+    llm = Target("https", "llm.example.com", 443)
+    body = Request("r", guest, llm, "POST", "/v1/messages", None, JSON, BODY, BodyState.COMPLETE)
     if not evaluator.judge_request(body, NOW).allowed:
         raise SystemExit("the request with a body should be allowed")
     fresh = count()

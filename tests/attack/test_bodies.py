@@ -13,7 +13,7 @@ import pytest
 
 from seamgate.protocol.coding import UndecodableError
 from seamgate.protocol.heads import CHUNKED
-from seamgate.upload import Upload
+from seamgate.upload import HeldBytes, Upload
 from support.http2 import tunnel
 from support.http2_upstream import H2Upstream, Talk2
 from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
@@ -33,6 +33,16 @@ async def deny_body(body: bytes, reason: str, *headers: bytes, **more: Any) -> N
         assert answer.reason == reason
         client.close()
         await lab.refused(f"POST /x deny {reason} {answer.status} denied")
+
+
+@pytest.mark.parametrize(
+    "content_type", ["", "application/x-www-form-urlencoded", "text/plain", "application/json; charset=utf-7"]
+)
+async def test_a_body_that_is_declared_as_something_else_is_denied(content_type: str) -> None:
+    """Seamgate would read JSON where the origin reads a form or another charset: no allow, and nothing is upstream."""
+    header = f"content-type: {content_type}".encode() if content_type else b"x-a: b"
+    await deny_body(b'{"model": "small-1"}', "unevaluable", header)
+    await deny_body(b'{"model": "small-1"}', "unevaluable", JSON, header if content_type else JSON)
 
 
 BAD_BODIES = {
@@ -147,7 +157,7 @@ async def test_a_coding_that_a_second_field_adds_is_not_overlooked() -> None:
 
 async def test_no_more_of_a_body_is_unpacked_than_is_judged() -> None:
     """The limit of what is judged holds while it is unpacked, not only after: what exceeds it costs no memory."""
-    upload, limit = Upload(CHUNKED), 100_000
+    upload, limit = Upload(CHUNKED, HeldBytes(1 << 20), "g"), 100_000
     upload.hold(gzip.compress(bytes(1_000_000)))
     with pytest.raises(UndecodableError, match="more than 100000 bytes"):
         upload.decoded(b"gzip", limit)

@@ -25,6 +25,8 @@ OTHERS_ONLY = {"id": "others", "allow": {"hosts": ["other.test"], "ports": ["1-6
 NO_STREAMS = {"id": "no-streams", "deny": {"hosts": ["**"], "paths": ["/stream"], "ports": ["1-65535"]}}
 CREDENTIAL = {"credentials": {"key": None}}
 
+JSON = b"content-type: application/json"
+
 
 class Streams:
     """An upstream app: sends an event, and a second one and the end once it is told to."""
@@ -255,7 +257,7 @@ async def test_rules_about_bodies_look_into_what_was_kept() -> None:
     async with Lab(HttpUpstream(streams), rules=[ALLOW_ALL, reading]) as lab:
         clients = [await lab.tunnel(), await lab.tunnel()]
         for client, model in zip(clients, (b"a", b"b"), strict=True):
-            await client.send(client.request("POST", "/stream", body=b'{"model": "%b"}' % model))
+            await client.send(client.request("POST", "/stream", JSON, body=b'{"model": "%b"}' % model))
         begun = [await client.begin("POST") for client in clients]
         for client, (_, h) in zip(clients, begun, strict=True):
             assert type(await client.event(h)).__name__ == "Data"
@@ -327,7 +329,7 @@ async def test_a_body_that_is_still_coming_is_judged_by_the_new_policy() -> None
     """A request whose body is awaited to be judged meets the rules that are in force when it has come."""
     async with Lab(HttpUpstream(echo), rules=[ALLOW_ALL, _no_model(when='request.json.model == "none"')]) as lab:
         client = await lab.tunnel()
-        whole = client.request("POST", "/x", body=b'{"model": "a"}')
+        whole = client.request("POST", "/x", JSON, body=b'{"model": "a"}')
         await client.send(whole[:-3])
         await lab.until(lambda: bool(lab.gateway.seam.active))
         report = reload(lab, [ALLOW_ALL, _no_model(when='request.json.model == "a"')])

@@ -278,7 +278,12 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
 @_CONFIG
 @click.option("--guest", "labels", multiple=True, metavar="K=V", help="A label of the guest that asks; repeatable.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="'K: V'", help="A header; repeatable.")
-@click.option("--json-body", "body", type=click.File("rb"), help="A file with the body; - for standard input.")
+@click.option(
+    "--json-body",
+    "body",
+    type=click.File("rb"),
+    help="A file with the body, sent as application/json unless -H says else; - for standard input.",
+)
 @click.option("--now", default="", metavar="TIME", help="Judge as of this time, such as 2026-12-01T09:00:00Z.")
 @_JSON
 def explain(
@@ -303,12 +308,15 @@ def explain(
     """
     moment = _moment(now)
     evaluator = Evaluator(read_policies(_policy_paths(files, config)))
+    given = [(name.lower().encode(), value.encode()) for name, value in _pairs(headers, ":", "--header")]
+    if body is not None and all(name != b"content-type" for name, _ in given):
+        given.append((b"content-type", b"application/json"))
     case = Case(
         name="",
         guest=Guest("explain", dict(_pairs(labels, "=", "--guest"))),
         method=method.upper(),
         url=url,
-        headers=tuple((name.lower().encode(), value.encode()) for name, value in _pairs(headers, ":", "--header")),
+        headers=tuple(given),
         body=body.read() if body is not None else None,
         expected=Expectation(),
         times=1,

@@ -22,7 +22,7 @@ import msgspec
 from seamgate.flow import BodyState, Request
 from seamgate.policy.expressions import Expression, Fields, Unevaluable
 from seamgate.policy.folding import TextTooLong, fold_text
-from seamgate.policy.jsonbody import JsonRefused, parse_json
+from seamgate.policy.jsonbody import JsonRefused, check_declared, parse_json
 from seamgate.policy.patterns import Glob
 
 
@@ -42,6 +42,7 @@ MAX_REACHED = 20_000
 """Values and keys of a body that a condition looks at. The guest chooses the body, and everybody waits meanwhile."""
 MAX_GROWTH = 65_536
 """Characters by which what is compared of one request may grow when it is folded: some milliseconds' worth."""
+_CONTENT_TYPE = (b"content-type", b"content_type")
 _SEPARATOR = re.compile("[&;]")
 _TOO_LONG = "the text to compare is too long once it is normalized"
 _WRONG = {
@@ -110,9 +111,10 @@ class View:
         """The body's JSON value. Ask `body_outcome` before.
 
         Raises:
-            Unevaluable: it is not strict JSON.
+            Unevaluable: it is not declared as JSON, or is not strict JSON.
         """
         try:
+            check_declared(value.decode("latin-1") for name, value in self.request.headers if name in _CONTENT_TYPE)
             return parse_json(self.request.body or b"")
         except JsonRefused as error:
             raise Unevaluable(str(error)) from None

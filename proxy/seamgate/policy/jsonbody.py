@@ -1,20 +1,57 @@
 """Strict JSON: a body that two parsers could read differently is not a body that policy has read.
 
 Refused: duplicate keys (first or last wins, depending on the origin), NaN and Infinity, anything but UTF-8, a byte
-order mark, lone surrogates, nesting beyond a limit. Called by `conditions`. No I/O.
+order mark, lone surrogates, nesting beyond a limit, a body that is not declared as JSON (`check_declared`): an origin
+that goes by the Content-Type reads another body, or the same in another charset. Called by `conditions`. No I/O.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from typing import Any
 
 MAX_DEPTH = 64
 """Levels of nesting that are judged. The conversion to CEL recurses; real requests nest below 20."""
 
 
+_JSON_TYPE = re.compile(r"application/(?:json|[a-z0-9!#$&^_.-]+\+json)\Z")  # RFC 8259 11, RFC 6839 3.1
+# One parameter of a media type (RFC 9110 5.6.6), without the escapes of quoted text, which nobody needs here.
+_PARAMETER = re.compile(r"[ \t]*;[ \t]*(?:([a-z0-9!#$%&'*+.^_`|~-]+)=(?:([a-z0-9!#$%&'*+.^_`|~-]+)|\"([^\"\\]*)\"))?")
+
+
 class JsonRefused(ValueError):
     """The body is not JSON, or not JSON that everybody reads alike. The message says why."""
+
+
+def check_declared(content_types: Iterable[str]) -> None:
+    """Check that a body is declared as JSON in UTF-8, once.
+
+    Args:
+        content_types: the values of all Content-Type headers.
+
+    Raises:
+        JsonRefused: there is not exactly one; it is not application/json or another +json; its charset is another.
+    """
+    declared = [each.lower() for each in content_types]
+    if len(declared) != 1:
+        raise JsonRefused("the request has more than one content-type" if declared else "it has no content-type")
+    if declared[0] == "application/json":
+        return
+    media_type, _, _ = declared[0].partition(";")
+    if not _JSON_TYPE.match(media_type.rstrip(" \t")):
+        raise JsonRefused("its content-type is not application/json")
+    at, charsets = len(media_type.rstrip(" \t")), []
+    while at < len(declared[0]):
+        found = _PARAMETER.match(declared[0], at)
+        if found is None:
+            raise JsonRefused("its content-type can't be read")
+        at = found.end()
+        if found.group(1) == "charset":
+            charsets.append(found.group(2) or found.group(3))
+    if charsets not in ([], ["utf-8"], ["utf8"]):
+        raise JsonRefused("its content-type declares another charset than utf-8")
 
 
 def parse_json(body: bytes) -> Any:

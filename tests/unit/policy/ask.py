@@ -32,14 +32,15 @@ def request(
     body: bytes | str | None = None,
     state: BodyState | None = None,
 ) -> Request:
-    """Build a request from `METHOD URL`."""
+    """Build a request from `METHOD URL`. A body is declared as JSON, unless a content-type is given: "" for none."""
     method, _, url = line.partition(" ")
     scheme, _, rest = url.partition("://")
     rest, mark, query = rest.partition("?")
     authority, _, path = rest.partition("/")
     raw = body.encode() if isinstance(body, str) else body
     given = state or (BodyState.ABSENT if raw is None else BodyState.COMPLETE)
-    pairs = tuple((name.encode(), value.encode()) for name, value in (headers or {}).items())
+    wanted = {"content-type": "application/json", **(headers or {})} if raw is not None else headers or {}
+    pairs = tuple((name.encode(), value.encode()) for name, value in wanted.items() if value)
     upgrade = "websocket" if scheme in ("ws", "wss") else ""
     target = parse_authority(authority, {"ws": "http", "wss": "https"}.get(scheme, scheme))
     asked = Request("r", guest, target, method, f"/{path}", query if mark else None, pairs, raw, given)

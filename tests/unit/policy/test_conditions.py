@@ -202,3 +202,13 @@ def test_large_bodies_that_are_easy_to_compare_are_compared() -> None:
         for end, expected in (("", NO), ("S\uff25CRET", YES)):
             found = outcome("deny", "json: {a: '*secret*'}", "POST https://a.test/", body=f'{{"a": "{text}{end}"}}')
             assert found is expected
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/json; charset=utf-16", "multipart/form-data"])
+@pytest.mark.parametrize("kind", ["allow", "deny"])
+def test_a_body_that_is_not_declared_as_json_is_unknown(kind: str, content_type: str) -> None:
+    """What looks like JSON is another body to an origin that goes by the Content-Type: UNKNOWN, so denied."""
+    for headers in ({"content-type": content_type}, {"content_type": "text/plain"}):
+        found = outcome(kind, "json: {a: x}", "POST https://a.test/", headers=headers, body='{"a": "x"}')
+        assert found is UNKNOWN
+    assert when("request.json.a == 'x'", "POST https://a.test/", headers=headers, body='{"a": "x"}') is UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seamgate.policy.jsonbody import MAX_DEPTH, JsonRefused, parse_json
+from seamgate.policy.jsonbody import MAX_DEPTH, JsonRefused, check_declared, parse_json
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,50 @@ def test_json_that_could_be_read_twice_is_refused(body: bytes, why: str) -> None
     """Duplicate keys, other encodings, numbers that are none and towers are refused with the reason."""
     with pytest.raises(JsonRefused, match=why):
         parse_json(body)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json",
+        "Application/JSON",
+        "application/json; charset=utf-8",
+        'application/json;charset="UTF-8"',
+        "application/json ; charset=utf8;",
+        "application/vnd.api+json; ext=x; charset=utf-8",
+        'application/ld+json; profile="https://a.test/;charset=x"',
+    ],
+)
+def test_json_is_declared(content_type: str) -> None:
+    """application/json and +json in UTF-8, in each spelling that clients use."""
+    check_declared([content_type])
+
+
+@pytest.mark.parametrize(
+    ("content_types", "why"),
+    [
+        ([], "no content-type"),
+        (["application/json", "application/json"], "more than one"),
+        (["application/json", "application/x-www-form-urlencoded"], "more than one"),
+        (["application/x-www-form-urlencoded"], "not application/json"),
+        (["text/plain"], "not application/json"),
+        (["text/json"], "not application/json"),
+        (["multipart/form-data; boundary=x"], "not application/json"),
+        (["application/json, text/plain"], "not application/json"),
+        (["application/jsonx"], "not application/json"),
+        (["application/+json"], "not application/json"),
+        ([""], "not application/json"),
+        (["application/json; charset=utf-7"], "another charset"),
+        (["application/json; charset=utf-16"], "another charset"),
+        (["application/json; charset=utf-8; charset=utf-16"], "another charset"),
+        (['application/json; charset=""'], "another charset"),
+        (["application/json; charset"], "can't be read"),
+        (["application/json; charset = utf-16"], "can't be read"),
+        (["application/json; x=y, text/plain"], "can't be read"),
+        (['application/json; x="\\"; charset=utf-16"'], "can't be read"),
+    ],
+)
+def test_json_that_is_declared_as_something_else_is_refused(content_types: list[str], why: str) -> None:
+    """An origin goes by the declaration: a form, a text or another charset is another body than the one judged."""
+    with pytest.raises(JsonRefused, match=why):
+        check_declared(content_types)
