@@ -11,7 +11,7 @@ Built by the loader, asked by `evaluation` with one `View` per judgement, which 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ import msgspec
 
 from seamgate.flow import BodyState, Request
 from seamgate.policy.expressions import Expression, Fields, Unevaluable
-from seamgate.policy.folding import TextTooLong, fold_text
+from seamgate.policy.folding import TextTooLong, fold_header, fold_text
 from seamgate.policy.jsonbody import JsonRefused, check_declared, parse_json
 from seamgate.policy.patterns import Glob
 
@@ -107,6 +107,11 @@ class View:
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.request.headers]
 
     @cached_property
+    def lenient_headers(self) -> Pairs:
+        """The same, names folded."""
+        return [(fold_header(name), value) for name, value in self.headers]
+
+    @cached_property
     def json(self) -> Any:
         """The body's JSON value. Ask `body_outcome` before.
 
@@ -137,25 +142,28 @@ class View:
             raise Unevaluable(_WRONG[state])
         return None
 
-    def context(self, fields: dict[str, Fields], max_values: int) -> dict[str, Any]:
+    def context(self, expression: Expression) -> dict[str, Any]:
         """Return what an expression is given: the fields that it names.
 
         Raises:
             Unevaluable: a part can't be read, is ambiguous or too large.
         """
         context: dict[str, Any] = {}
+        fields = expression.fields
         if "request" in fields:
             wanted = fields["request"]
             names = wanted if wanted is not None else dict.fromkeys(_READERS)
             context["request"] = {}
             for name, inner in names.items():
-                value = _READERS[name](self, inner)
+                value = _READERS[name](self, inner, expression)
                 if value is not _ABSENT:
                     context["request"][name] = value
         if "guest" in fields:
             guest = self.request.guest
             context["guest"] = {"id": guest.id, "labels": dict(guest.labels), "isolation": guest.isolation.value}
-        _check_size(context, max_values)
+        _check_size(context, expression.max_values)
+        if "json" in context.get("request", ()):
+            _check_keys(self, context["request"]["json"], expression)
         return context
 
 
@@ -177,31 +185,37 @@ def _parse_query(text: str, separator: str | None) -> Pairs:
         raise Unevaluable("the query has escapes that are not UTF-8") from None
 
 
-def _named(pairs: Pairs, wanted: Fields, what: str) -> dict[str, str]:
+def _named(
+    pairs: Pairs, wanted: Fields, expression: Expression, fold: Callable[[str], str], what: str
+) -> dict[str, str]:
     """Return name to value for the wanted names. One that occurs twice has no value that all origins agree on."""
     result: dict[str, str] = {}
-    folded = {fold_text(name): name for name in wanted} if wanted is not None else None
+    names = expression.names if wanted is None else wanted
+    spelled = {fold(name): name for name in names}
+    seen = set()
     for name, value in pairs:
-        if folded is not None and fold_text(name) not in folded:
+        folded = fold(name)
+        if wanted is not None and folded not in spelled:
             continue
-        if name in result or (folded is not None and name != folded[fold_text(name)]):
+        if folded in seen or (folded in spelled and name not in names):
             raise Unevaluable(f"the {what} {name!r} occurs more than once, or in another spelling")
+        seen.add(folded)
         result[name] = value
     return result
 
 
-def _read_json(view: View, wanted: Fields) -> Any:
+def _read_json(view: View, wanted: Fields, _: Expression) -> Any:
     return pick(view, view.json, wanted) if view.has_body else _ABSENT
 
 
 _READERS: dict[str, Any] = {
-    "method": lambda view, _: view.request.method,
-    "scheme": lambda view, _: view.request.target.scheme,
-    "host": lambda view, _: view.request.target.host,
-    "port": lambda view, _: view.request.target.port,
-    "path": lambda view, _: view.request.path,
-    "query": lambda view, wanted: _named(view.query, wanted, "parameter"),
-    "headers": lambda view, wanted: _named(view.headers, wanted, "header"),
+    "method": lambda view, *_: view.request.method,
+    "scheme": lambda view, *_: view.request.target.scheme,
+    "host": lambda view, *_: view.request.target.host,
+    "port": lambda view, *_: view.request.target.port,
+    "path": lambda view, *_: view.request.path,
+    "query": lambda view, wanted, asker: _named(view.query, wanted, asker, view.fold, "parameter"),
+    "headers": lambda view, wanted, asker: _named(view.headers, wanted, asker, fold_header, "header"),
     "json": _read_json,
 }
 
@@ -210,22 +224,57 @@ def pick(view: View, value: Any, wanted: Fields) -> Any:
     """Return the part of a JSON value that the fields name; where they name what a value has not, that value whole.
 
     Raises:
-        Unevaluable: a key that is named is there in two spellings.
+        Unevaluable: a key that is named is there in another spelling, or an object on the way is too large.
     """
     if wanted is None or type(value) is not dict:
         return value
-    members = ((name, _member(view, value, name), inner) for name, inner in wanted.items())
-    return {name: pick(view, found, inner) for name, found, inner in members if found is not _ABSENT}
+    result = {}
+    for name, inner in wanted.items():
+        found = _member(view, value, name, alone=True)
+        if found is not _ABSENT:
+            result[name] = pick(view, found, inner)
+    return result
 
 
-def _member(view: View, mapping: dict[str, Any], name: str) -> Any:
-    """Return the member of this name. Some JSON libraries match keys without case, so a second spelling is refused."""
+def _member(view: View, mapping: dict[str, Any], name: str, *, alone: bool = False) -> Any:
+    """Return the member of this name. Some JSON libraries match keys without case, so a second spelling is refused.
+
+    Args:
+        view: folds.
+        mapping: an object.
+        name: as written in the rule.
+        alone: refuse another spelling also where this one is not there: to CEL it would be no member at all.
+    """
     if len(mapping) > MAX_REACHED:
         raise Unevaluable(f"an object in the body has more than {MAX_REACHED} keys")
     folded = fold_text(name)
-    if sum(view.fold(key) == folded for key in mapping) > 1:
-        raise Unevaluable(f"the body's JSON has the key {name!r} in two spellings")
+    spellings = [key for key in mapping if view.fold(key) == folded]
+    if len(spellings) > 1 or (alone and spellings not in ([], [name])):
+        raise Unevaluable(f"the body's JSON has the key {name!r} in another spelling")
     return mapping.get(name, _ABSENT)
+
+
+def _check_keys(view: View, value: Any, expression: Expression) -> None:
+    """Refuse what CEL, which knows keys in one spelling only, would not see as some origins do.
+
+    Raises:
+        Unevaluable: an object has a key in two spellings, or one in another spelling than the expression's.
+    """
+    names, folded_names = expression.names, expression.folded_names
+    level = [value]
+    while level:
+        below: list[Any] = []
+        for each in level:
+            if type(each) is list:
+                below.extend(each)
+            elif type(each) is dict:
+                folded = {key: view.fold(key) for key in each}
+                if len(set(folded.values())) < len(each):
+                    raise Unevaluable("the body's JSON has a key in two spellings")
+                if any(key not in names and text in folded_names for key, text in folded.items()):
+                    raise Unevaluable("the body's JSON has a key in another spelling than the condition's")
+                below.extend(each.values())
+        level = below
 
 
 def _check_size(value: Any, limit: int) -> None:
@@ -304,7 +353,7 @@ class ValueCondition(Condition, frozen=True):
         return f"{self.kind} {self.name}: {' or '.join(glob.text for glob in self.globs)}"
 
     def _judge(self, view: View) -> Outcome:
-        folded = fold_text(self.name)
+        folded = self._fold(view, self.name)
         if self.globs is None:
             # Present in the strict sense: under its own name. Absent in the strict sense: under none.
             lenient = self.lenient == self.present
@@ -314,13 +363,16 @@ class ValueCondition(Condition, frozen=True):
             globs = [glob.folded() for glob in self.globs]
             texts = [text for name, value in self._pairs(view, True) if name == folded for text in self._texts(value)]
             return Outcome(any(glob.matches(view.fold(text)) for text in texts for glob in globs))
-        pairs = [(name, value) for name, value in self._pairs(view, False) if view.fold(name) == folded]
+        pairs = [(name, value) for name, value in self._pairs(view, False) if self._fold(view, name) == folded]
         matched = all(any(glob.matches(value) for glob in self.globs) for _, value in pairs)
         return Outcome(bool(pairs) and matched and all(name == self.name for name, _ in pairs))
 
+    def _fold(self, view: View, name: str) -> str:
+        return fold_header(name) if self.kind == "headers" else view.fold(name)
+
     def _pairs(self, view: View, lenient: bool) -> Pairs:
         if self.kind == "headers":
-            return view.headers
+            return view.lenient_headers if lenient else view.headers
         return view.lenient_query if lenient else view.query
 
     def _texts(self, value: str) -> Iterator[str]:
@@ -464,4 +516,4 @@ class WhenCondition(Condition, frozen=True):
             pending = view.require_body()
             if pending is not None:
                 return pending
-        return Outcome(expression.evaluate(view.context(expression.fields, expression.max_values)))
+        return Outcome(expression.evaluate(view.context(expression)))

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 import cel
 
+from seamgate.policy.folding import fold_text
+
 REQUEST_FIELDS = ("headers", "host", "json", "method", "path", "port", "query", "scheme")
 GUEST_FIELDS = ("id", "isolation", "labels")
 MAX_TEXT = 4096
@@ -57,6 +59,8 @@ class Expression:
     Attributes:
         text: as written.
         fields: what to give it.
+        names: every name and text in it: keys of the request under another spelling of one are another reading.
+        folded_names: the same, folded.
         needs_body: whether it names `request.json`.
         max_values: how many values it may be given.
     """
@@ -78,6 +82,8 @@ class Expression:
         tokens = [token for token in tokens if token[0] != "space"]
         _check_functions(tokens)
         self.fields = _fields(tokens, self._program.variables())
+        self.names = frozenset(_names(tokens))
+        self.folded_names = frozenset(map(fold_text, self.names))
         nesting = _macro_nesting(tokens)
         if nesting > max(MAX_VALUES):
             raise ExpressionError("the condition nests all/exists/map/filter more than twice: its cost would explode")
@@ -156,7 +162,9 @@ def _fields(tokens: list[tuple[str, str]], variables: list[str]) -> dict[str, Fi
         if kind == "name" and text in ("request", "guest") and (index == 0 or tokens[index - 1][1] != "."):
             if text in bound:
                 raise ExpressionError(f"a macro may not call its variable {text!r}: choose another name")
-            _add(fields, [text, *_chain(tokens, index + 1)])
+            chain = list(_chain(tokens, index + 1))
+            asked = _asked_in(tokens, index, chain[-1][1] if chain else index + 1)
+            _add(fields, [text, *(name for name, _ in chain), *asked])
     for root, known in (("request", REQUEST_FIELDS), ("guest", GUEST_FIELDS)):
         inner = fields.get(root, {})
         for name in inner if inner is not None else ():
@@ -171,20 +179,42 @@ def _fields(tokens: list[tuple[str, str]], variables: list[str]) -> dict[str, Fi
     return fields
 
 
-def _chain(tokens: list[tuple[str, str]], index: int) -> Iterator[str]:
-    """Yield the names in `.a["b"].c` as far as they are literal and are not a method's."""
+def _chain(tokens: list[tuple[str, str]], index: int) -> Iterator[tuple[str, int]]:
+    """Yield the names in `.a["b"].c` as far as they are literal and not a method's, each with the index after it."""
     while index + 1 < len(tokens):
         mark = tokens[index][1]
         kind, text = tokens[index + 1]
         after = tokens[index + 2][1] if index + 2 < len(tokens) else ""
         if mark == "." and kind == "name" and after != "(":
-            yield text
             index += 2
+            yield text, index
         elif mark == "[" and kind == "text" and after == "]" and (simple := _SIMPLE_TEXT.match(text)):
-            yield simple.group(2)
             index += 3
+            yield simple.group(2), index
         else:
             return
+
+
+def _asked_in(tokens: list[tuple[str, str]], start: int, end: int) -> Iterator[str]:
+    """Yield the name in `"name" in request.query`, if that is all there is on both sides of `in`."""
+    before = tokens[start - 3][1] if start > 2 else ""
+    after = tokens[end][1] if end < len(tokens) else ""
+    if start > 1 and end - start > 1 and tokens[start - 1] == ("name", "in") and tokens[start - 2][0] == "text":
+        simple = _SIMPLE_TEXT.match(tokens[start - 2][1])
+        if simple and before in ("", "(", "&", "|", "?", ":", ",") and after in ("", ")", "&", "|", "?", ":", ","):
+            yield simple.group(2)
+
+
+def _names(tokens: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield every selected name and every text, its escapes resolved: a key may be named by either."""
+    for index, (kind, text) in enumerate(tokens):
+        after = tokens[index + 1][1] if index + 1 < len(tokens) else ""
+        if kind == "name" and index and tokens[index - 1][1] == "." and after != "(":
+            yield text
+        elif kind == "text":
+            value = cel.evaluate(text)
+            if type(value) is str:
+                yield value
 
 
 def _add(fields: dict[str, Fields], path: list[str]) -> None:

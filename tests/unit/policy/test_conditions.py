@@ -64,6 +64,9 @@ def test_query_conditions(condition: str, query: str, allow: Outcome, deny: Outc
         ("headers: {x-a: true}", "v", YES, YES),
         ("headers: {x-a: false}", "v", NO, NO),
         ("headers: {x-b: false}", "v", YES, YES),
+        ("headers: {x_a: v}", "v", NO, YES),
+        ("headers: {x_a: true}", "v", NO, YES),
+        ("headers: {x_a: false}", "v", NO, YES),
     ],
 )
 def test_header_conditions(condition: str, value: str, allow: Outcome, deny: Outcome) -> None:
@@ -130,7 +133,9 @@ def when(text: str, line: str, **details: object) -> Outcome:
         ('request.query.q == "1"', UNKNOWN),
         ('request.query.r == "3"', YES),
         ("has(request.query.s)", NO),
-        ('"r" in request.query', UNKNOWN),
+        ('"r" in request.query', YES),
+        ('"q" in request.query', UNKNOWN),
+        ("size(request.query) > 1", UNKNOWN),
         ('request.headers["x-a"] == "v"', YES),
         ('request.headers["x-c"] == "v"', UNKNOWN),
         ('request.host == "a.test" && request.port == 443 && request.scheme == "https"', YES),
@@ -212,3 +217,66 @@ def test_a_body_that_is_not_declared_as_json_is_unknown(kind: str, content_type:
         found = outcome(kind, "json: {a: x}", "POST https://a.test/", headers=headers, body='{"a": "x"}')
         assert found is UNKNOWN
     assert when("request.json.a == 'x'", "POST https://a.test/", headers=headers, body='{"a": "x"}') is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("has(request.json.model)", '{"Model": "m"}'),
+        ("!has(request.json.tools)", '{"Tools": []}'),
+        ('"tools" in request.json', '{"Tools": []}'),
+        ('!("tools" in request.json)', '{"\uff54ools": []}'),
+        ('request.json.exists(key, key == "tools")', '{"Tools": []}'),
+        ('has(request.json.a.b) && request.json.a.b == "x"', '{"a": {"B": "x"}}'),
+        (
+            'request.json.m.exists(m, has(m.role) && m.role == "system")',
+            '{"m": [{"role": "user"}, {"Role": "system"}]}',
+        ),
+        ("request.json.m.all(m, size(m) > 0)", '{"m": [{"role": "user", "Role": "system"}]}'),
+        ("size(request.json.m) > 0", '{"m": {"x": [{"k": 1, "K": 2}]}}'),
+    ],
+)
+def test_cel_is_given_no_key_that_it_would_not_know(text: str, body: str) -> None:
+    """A key in another spelling is a member to some origins and none to CEL: UNKNOWN, whatever asks for it."""
+    assert when(text, "POST https://a.test/", body=body) is UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"tools" in request.json', NO),
+        ('"model" in request.json', YES),
+        ('request.json.exists(key, key == "model")', YES),
+        ('request.json.m.all(m, m.role == "user")', YES),
+    ],
+)
+def test_cel_is_given_keys_in_its_own_spelling(text: str, expected: Outcome) -> None:
+    """Keys that nothing names may be spelled at will; those that are named mean what they say."""
+    body = '{"model": "x", "MaxTokens": 1, "m": [{"role": "user", "Content": "y"}]}'
+    assert when(text, "POST https://a.test/", body=body) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "header"),
+    [
+        ('"admin" in request.query', "GET https://a.test/?Admin=1", "x-b"),
+        ("has(request.query.admin)", "GET https://a.test/?x=1&ADMIN", "x-b"),
+        ('request.query.exists(key, key == "admin")', "GET https://a.test/?Admin=1", "x-b"),
+        ("size(request.query) == 1", "GET https://a.test/?a=1&A=2", "x-b"),
+        ('"x-debug" in request.headers', "GET https://a.test/", "x_debug"),
+        ('request.headers.exists(key, key == "x-debug")', "GET https://a.test/", "x_debug"),
+    ],
+)
+def test_cel_is_given_no_name_that_it_would_not_know(text: str, line: str, header: str) -> None:
+    """A parameter or header in another spelling of a named one is UNKNOWN, whatever asks for it."""
+    assert when(text, line, headers={header: "1"}) is UNKNOWN
+
+
+def test_a_header_with_underscores_is_the_one_with_hyphens() -> None:
+    """An origin behind CGI or WSGI can't tell x_debug from x-debug: a deny covers both, an allow certainly neither."""
+    for sent in ("x_debug", "x.debug", "x-debug"):
+        found = outcome("deny", "headers: {x-debug: 'on'}", "GET https://a.test/", headers={sent: "on"})
+        assert found is YES
+        assert outcome("allow", "headers: {x-debug: false}", "GET https://a.test/", headers={sent: "on"}) is NO
+    both = {"x-mode": "dry", "x_mode": "wet"}
+    assert outcome("allow", "headers: {x-mode: dry}", "GET https://a.test/", headers=both) is NO

@@ -48,7 +48,12 @@ def test_bad_conditions_are_refused_at_load(text: str, why: str) -> None:
         ("has(request.json.a.b)", {"request": {"json": {"a": {"b": None}}}}),
         ("guest.labels.team == 'request.json'", {"guest": {"labels": {"team": None}}}),
         ("request.json[guest.id] == 1", {"request": {"json": None}, "guest": {"id": None}}),
-        ("'a' in request.query // request.json.b", {"request": {"query": None}}),
+        ("'a' in request.query // request.json.b", {"request": {"query": {"a": None}}}),
+        ("!('a' in request.json) && 'b' in request.json.c", {"request": {"json": {"a": None, "c": {"b": None}}}}),
+        ("'a' + 'b' in request.query", {"request": {"query": None}}),
+        ("'a' in request.json[guest.id]", {"request": {"json": None}, "guest": {"id": None}}),
+        ("'a' in request.json.map(x, x)", {"request": {"json": None}}),
+        ("'a' in request", {"request": None}),
         ("request == request", {"request": None}),
         ("true", {}),
     ],
@@ -104,3 +109,9 @@ def test_errors_are_unevaluable(text: str, json: object) -> None:
 def test_values_are_booleans(text: str, value: bool) -> None:
     """And, or and the macros follow CEL."""
     assert Expression(text).evaluate({"request": {"json": {"a": 1, "l": ["a", "b"]}}}) is value
+
+
+def test_names_are_whatever_may_name_a_key() -> None:
+    """Selected names and texts, escapes resolved, wherever they stand; functions are no names."""
+    text = r"request.json.a.exists(x, x['b'].c == 'd\u0065') && 'f' in request.query && b'g' == b'g'"
+    assert Expression(text).names == {"json", "a", "b", "c", "de", "query", "f"}
