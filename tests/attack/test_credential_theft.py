@@ -179,7 +179,25 @@ SPELLINGS = {
     "base64": base64.b64encode(CANARY.encode()),
     "base64+1": base64.b64encode(b"x" + CANARY.encode()),
     "base64+2": base64.urlsafe_b64encode(b"me" + CANARY.encode() + b"!"),
+    ".NET": CANARY.replace("+", "\\u002B").encode(),
+    "Gson": CANARY.replace("=", "\\u003d").encode(),
+    "Go's templates": CANARY.replace("+", "&#43;").encode(),
+    "Mustache": CANARY.replace("/", "&#x2F;").replace("=", "&#x3D;").encode(),
 }
+IN_LINES = {
+    "MIME": base64.encodebytes(b"x" * 40 + CANARY.encode() + b"y" * 9),
+    "MIME, CRLF": base64.encodebytes(b"x" * 50 + CANARY.encode() + b"y" * 9).replace(b"\n", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("spelling", IN_LINES)
+def test_an_echo_in_lines_of_base64_is_redacted_at_every_split(pipeline: Pipeline, spelling: str) -> None:
+    """An attachment breaks its base64 every 76 characters, so also within the value."""
+    text = b"<" + IN_LINES[spelling] + b">"
+    for place in range(1, len(text)):
+        got = receive(pipeline, "identity", [text[:place], text[place:]])
+        assert not leaks(got.replace(b"\r", b"").replace(b"\n", b""))
+        assert b"[redacted:llm]" in got
 
 
 def gzip_blocks() -> tuple[Callable[[bytes], bytes], Callable[[], bytes]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seamgate.credentials.encodings import base64_forms
 from seamgate.credentials.redaction import FLUSH_LIMIT_BYTES, RedactionSet, Redactor
 
 # Two letters, so that secrets overlap each other and themselves; upper case, so that no mark holds one.
@@ -83,3 +85,28 @@ def test_headers_hold_no_secret(case: tuple[list[bytes], bytes]) -> None:
     secrets, text = case
     headers = Redactor(RedactionSet([("key", secret) for secret in secrets])).head(((b"a", text), (b"b", b"c")))
     assert not any(secret in value for secret in secrets for _, value in headers)
+
+
+@given(
+    secret=st.text("ABab01+/", min_size=8, max_size=120).map(str.encode),
+    before=st.binary(max_size=90),
+    width=st.integers(64, 76),
+    end=st.sampled_from([b"\n", b"\r\n"]),
+    cuts=CUTS,
+)
+def test_base64_in_lines_holds_no_secret(secret: bytes, before: bytes, width: int, end: bytes, cuts: list[int]) -> None:
+    """Wherever the lines break, and wherever pieces do: what is left, put together again, does not decode to it."""
+    coded = base64.b64encode(before + secret + b"yyyyyyyyy")
+    text = b"> " + end.join(coded[place : place + width] for place in range(0, len(coded), width)) + b"\n\n"
+    patterns = RedactionSet([("key", secret)])
+    expected = patterns.replace(text)
+    for split in ([text], pieces(text, cuts), pieces(text, list(range(len(text))))):
+        one = Redactor(patterns)
+        out: list[bytes] = []
+        for piece in split:
+            out.append(one.feed(piece))
+            assert len(one._tail) < patterns.longest
+        assert b"".join([*out, one.finish()]) == expected
+    assert b"[redacted:key]" in expected
+    left = expected.replace(b"\r", b"").replace(b"\n", b"")
+    assert not any(form in left for form in base64_forms(secret))

@@ -1,12 +1,15 @@
-"""The spellings in which one value can stand in a message: as it is, in JSON, in a URL, in base64.
+"""The spellings in which one value can stand in a message: as it is, in JSON, in a URL, in HTML, in base64.
 
-Redaction and the search for leaving secrets look for all of them. Pure functions of bytes; nothing is kept.
+Redaction and the search for leaving secrets look for all of them. Writers differ in what they escape and how, so each
+table below names who writes so; a value without special characters has the same spelling with all of them, and counts
+once. Pure functions of bytes; nothing is kept.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from urllib.parse import quote_from_bytes
 
 MIN_FORM_BYTES = 6
@@ -30,23 +33,64 @@ def base64_forms(value: bytes) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(form for form in forms if len(form) >= MIN_FORM_BYTES))
 
 
+def mime_forms(value: bytes) -> tuple[bytes, ...]:
+    """Return those of `base64_forms` that can stand in lines: the standard alphabet alone (RFC 2045 6.8, RFC 7468)."""
+    return tuple(form for form in base64_forms(value) if b"-" not in form and b"_" not in form)
+
+
+# What JSON writers escape as \\u00XX besides what they must, and whether their hex digits are upper-case.
+_JSON_ESCAPED = (
+    (b"<>&'", "x"),  # Rails, Django's script filter
+    (b"<>&", "x"),  # Go
+    (b"<>&='", "x"),  # Gson
+    (b"\"&'+<>`", "X"),  # .NET
+    (b"<>", "X"),  # PHP, JSON_HEX_TAG
+    (b"<>&'\"", "X"),  # PHP, all of JSON_HEX_*
+)
+
+
 def json_forms(value: bytes) -> tuple[bytes, ...]:
     """Return the value as JSON writers escape it: with and without "\\/" (RFC 8259 7), ASCII-only and not."""
     text = value.decode("utf-8", "surrogateescape")
     plain = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape")
     ascii_only = json.dumps(text)[1:-1].encode("ascii")
-    html_safe = ascii_only
-    for char in b"<>&'":
-        html_safe = html_safe.replace(bytes((char,)), b"\\u%04x" % char)
-    forms = (plain, ascii_only, html_safe)
+    forms = [plain, ascii_only]
+    for escaped, digits in _JSON_ESCAPED:
+        for form in (plain, _upper_escapes(ascii_only) if digits == "X" else ascii_only):
+            if b'"' in escaped:
+                form = form.replace(b'\\"', b'"')
+            for char in escaped:
+                form = form.replace(bytes((char,)), b"\\u00" + format(char, f"02{digits}").encode())
+            forms.append(form)
     return tuple(dict.fromkeys((*forms, *(form.replace(b"/", b"\\/") for form in forms))))
+
+
+def _upper_escapes(text: bytes) -> bytes:
+    return _JSON_ESCAPE.sub(lambda found: b"\\u" + found[1].upper(), text)
+
+
+_JSON_ESCAPE = re.compile(rb"\\u([0-9a-f]{4})")
+
+# (what stays as it is besides letters, digits and "-._", whether "~" is escaped)
+_URL_SAFE = (
+    ("", False),  # RFC 3986 unreserved: Python, Go, PHP's rawurlencode
+    ("/", False),  # Python's default for paths
+    ("!$&'()*+,;=:@/", False),  # all that a path may hold (RFC 3986 3.3)
+    ("$&+=:@", False),  # Go, a path segment
+    ("!'()*", False),  # encodeURIComponent
+    (";,/?:@&=+$!*'()#", False),  # encodeURI
+    ("*", True),  # Java, URLSearchParams (WHATWG URL 5.2)
+    ("", True),  # PHP's urlencode
+)
 
 
 def url_forms(value: bytes) -> tuple[bytes, ...]:
     """Return the value percent-encoded as URLs and forms do it, hex digits in both cases (RFC 3986 2.1)."""
     forms: list[bytes] = []
-    for safe in ("", "/", "!$&'()*+,;=:@/"):
+    for safe, tilde in _URL_SAFE:
         upper = quote_from_bytes(value, safe=safe)
+        if tilde:
+            upper = upper.replace("~", "%7E")
         first, *escapes = upper.split("%")
         lower = "%".join((first, *(part[:2].lower() + part[2:] for part in escapes)))
         forms += [upper.encode("ascii"), lower.encode("ascii")]
@@ -54,6 +98,37 @@ def url_forms(value: bytes) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(forms))
 
 
+# "&" is always "&amp;", and first. In each table: what the writer makes of the others.
+_HTML = (
+    {b"<": b"&lt;", b">": b"&gt;"},  # text
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;"},  # attributes
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&#x27;"},  # Python, Django
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&#39;"},  # Rails, Spring, lodash
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&#039;"},  # PHP
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&apos;"},  # XML
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&#34;", b"'": b"&#39;"},  # Go, Jinja
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&#34;", b"'": b"&#39;", b"+": b"&#43;"},  # Go's templates
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&#x27;", b"`": b"&#x60;", b"=": b"&#x3D;"},  # Handlebars
+    {
+        b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&#39;", b"/": b"&#x2F;", b"`": b"&#x60;",
+        b"=": b"&#x3D;",
+    },  # Mustache
+    {b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&#x27;", b"+": b"&#x2B;"},  # .NET
+)  # fmt: skip
+
+
+def html_forms(value: bytes) -> tuple[bytes, ...]:
+    """Return the value as it stands in HTML or XML text and attributes."""
+    forms: list[bytes] = []
+    for table in _HTML:
+        form = value.replace(b"&", b"&amp;")
+        for char, reference in table.items():
+            form = form.replace(char, reference)
+        forms.append(form)
+    return tuple(dict.fromkeys(forms))
+
+
 def all_forms(value: bytes) -> tuple[bytes, ...]:
     """Return every spelling of the value, the plain one first, without repetitions."""
-    return tuple(dict.fromkeys((value, *json_forms(value), *url_forms(value), *base64_forms(value))))
+    forms = (value, *json_forms(value), *url_forms(value), *html_forms(value), *base64_forms(value))
+    return tuple(dict.fromkeys(forms))

@@ -9,8 +9,12 @@ What a pause does (`flush`). Holding on for ever could stall a peer that waits f
 go tells part of the secret. So `flush` gives out at most `FLUSH_LIMIT_BYTES` held bytes, which tells no more than
 that many first characters, and the redactor remembers that it gave them: if the rest of the secret follows, it is
 still replaced. More than that stays held until the next byte decides, or the end does: a tail that equals four or
-more characters of a secret by chance is rare, and one that ends an event or a line can't, since no secret holds a
-line break. So an event stream is never delayed.
+more characters of a secret by chance is rare, and one that ends an event can't, since no spelling holds an empty line.
+So an event stream is never delayed.
+
+Base64 may stand in lines (MIME: 76 characters, PEM: 64), broken at any place of the value. Two probes, the first and
+second part of a spelling, find it: lines are so long that one of the two is whole. Looked for only where there is a
+line break; then the rest is compared around the break.
 
 Speed: one `bytes.find` for each spelling (10 GB/s for long ones, measured), no regular expression; a piece without
 a hit is passed on as the same object.
@@ -20,17 +24,70 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from seamgate.credentials.encodings import all_forms
+from seamgate.credentials.encodings import all_forms, mime_forms
 from seamgate.flow import Headers
 
 FLUSH_LIMIT_BYTES = 3
 """The most characters of a secret that a pause can let out: "sk-" and "ghp" are public anyway."""
+_SHORTEST_LINE = 64
+_PROBE_BYTES = _SHORTEST_LINE // 2
+"""Two probes side by side are no longer than a line, so that at most one of them is broken."""
+
+
+class _Wrapped:
+    """One spelling in base64 that may stand in lines, and its probes."""
+
+    __slots__ = ("first", "form", "mark", "second")
+
+    def __init__(self, form: bytes, mark: bytes) -> None:
+        size = min(_PROBE_BYTES, len(form) // 2)
+        self.form = form
+        self.mark = mark
+        self.first = form[:size]
+        self.second = form[size : 2 * size]
+
+    def find(self, data: bytes, start: int) -> tuple[int, int]:
+        """Return (begin, end) of its leftmost place from start on, (-1, -1) if there is none."""
+        begin, end = -1, -1
+        place = data.find(self.first, start)
+        while place >= 0 and end < 0:
+            end = self._end(data, place)
+            begin = place if end >= 0 else -1
+            place = data.find(self.first, place + 1)
+        # The first probe is broken by one line break, and the second is whole.
+        place = data.find(self.second, start, len(data) if begin < 0 else begin)
+        while place >= 0:
+            for size in (1, 2):
+                early = place - len(self.first) - size
+                if early >= start and (stop := self._end(data, early)) >= 0:
+                    return early, stop
+            place = data.find(self.second, place + 1, len(data) if begin < 0 else begin)
+        return begin, end
+
+    def _end(self, data: bytes, begin: int) -> int:
+        """Return where it ends if it begins there, whatever line breaks are in it; else -1."""
+        place, done, size = begin, 0, len(self.form)
+        while True:
+            line_end = data.find(b"\n", place, place + size - done + 2)
+            stop = len(data) if line_end < 0 else line_end
+            if line_end > place and data[line_end - 1] == 0x0D:
+                stop -= 1
+            piece = data[place : min(stop, place + size - done)]
+            if not piece or not self.form.startswith(piece, done):
+                return -1
+            done += len(piece)
+            place += len(piece)
+            if done == size:
+                return place
+            if line_end < 0 or place != stop:
+                return -1
+            place = line_end + 1
 
 
 class RedactionSet:
     """The spellings to look for, prepared once for many redactors. Shows none of them in its repr."""
 
-    __slots__ = ("_ends", "_names", "_needles", "_starts", "longest")
+    __slots__ = ("_ends", "_in_names", "_names", "_needles", "_probes", "_starts", "_wrapped", "longest")
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
         """Prepare.
@@ -39,16 +96,28 @@ class RedactionSet:
             values: (name of the credential, exact value); a name may come more than once.
         """
         found: dict[bytes, str] = {}
+        in_lines: dict[bytes, str] = {}
         for name, value in values:
             for form in all_forms(value):
                 found.setdefault(form, name)
+            for form in mime_forms(value):
+                in_lines.setdefault(form, name)
         # Longest first: where one spelling begins with another, the longer one is replaced.
         self._needles = tuple(sorted(found, key=lambda form: (-len(form), form)))
         self._names = tuple(b"[redacted:%s]" % found[form].encode() for form in self._needles)
         self._starts = tuple(form[:1] for form in self._needles)
         # All bytes that can stand at the end of a true beginning of a spelling.
         self._ends = frozenset(byte for form in self._needles for byte in form[:-1])
-        self.longest = max(map(len, self._needles), default=0)
+        self._wrapped = tuple([_Wrapped(form, b"[redacted:%s]" % name.encode()) for form, name in in_lines.items()])
+        # What to look for where there are lines: whoever is there as a whole has both probes.
+        probes = [probe for wrapped in self._wrapped for probe in (wrapped.first, wrapped.second)]
+        self._probes = (*[form for form in self._needles if form not in in_lines], *probes)
+        # Names come in lower case; those that are a needle as they are need no second search.
+        self._in_names = tuple({form.lower() for form in self._needles} - set(self._needles))
+        longest_in_lines = max(map(len, in_lines), default=-3)
+        self.longest = max(
+            max(map(len, self._needles), default=0), longest_in_lines + 2 * (longest_in_lines // _SHORTEST_LINE + 1) + 1
+        )
 
     def __repr__(self) -> str:
         return f"<RedactionSet of {len(self._needles)} spellings>"
@@ -57,9 +126,10 @@ class RedactionSet:
         return bool(self._needles)
 
     def hit(self, data: bytes) -> bool:
-        """Return whether any spelling stands in the data."""
-        for form in self._needles:  # a loop: any() with a generator costs twice as much
-            if form in data:
+        """Return whether any spelling stands in the data, or may stand in lines of it."""
+        end = len(data) - 2 if data.endswith(b"\n\n") else len(data)  # as events do
+        for form in self._needles if data.find(b"\n", 0, end) < 0 else self._probes:
+            if form in data:  # a loop: any() with a generator costs twice as much
                 return True
         return False
 
@@ -69,30 +139,85 @@ class RedactionSet:
         Linear in the data: the next place of each spelling is kept, not searched again for each hit.
         """
         nexts = {index: place for index, form in enumerate(self._needles) if (place := data.find(form)) >= 0}
-        while nexts:
-            which = min(nexts, key=lambda index: (nexts[index], index))  # the longest has the lowest index
-            begin = nexts[which]
-            end = begin + len(self._needles[which])
-            yield begin, end, self._names[which]
+        in_lines = self._in_lines(data, 0)
+        while nexts or in_lines is not None:
+            if nexts:
+                which = min(nexts, key=lambda index: (nexts[index], index))  # the longest has the lowest index
+                found = (nexts[which], nexts[which] + len(self._needles[which]), self._names[which])
+                if in_lines is not None and (in_lines[0], -in_lines[1]) < (found[0], -found[1]):
+                    found = in_lines
+            else:
+                assert in_lines is not None
+                found = in_lines
+            yield found
+            end = found[1]
             for index in [index for index, place in nexts.items() if place < end]:
                 nexts[index] = data.find(self._needles[index], end)
                 if nexts[index] < 0:
                     del nexts[index]
+            if in_lines is not None and in_lines[0] < end:
+                in_lines = self._in_lines(data, end)
+
+    def _in_lines(self, data: bytes, start: int) -> tuple[int, int, bytes] | None:
+        """Return the leftmost spelling that stands in lines, as `hits` does."""
+        best: tuple[int, int, bytes] | None = None
+        if data.find(b"\n", start) >= 0:
+            for wrapped in self._wrapped:
+                begin, end = wrapped.find(data, start)
+                if begin >= 0 and (best is None or (begin, -end) < (best[0], -best[1])):
+                    best = (begin, end, wrapped.mark)
+        return best
 
     def open_end(self, data: bytes, start: int) -> int:
         """Return where the earliest true beginning of a spelling starts that lasts to the end; else len(data)."""
         size = len(data)
-        if start >= size or data[-1] not in self._ends:
+        if start >= size:
             return size
         best = size
-        for form, first in zip(self._needles, self._starts, strict=True):
-            place = data.find(first, max(start, size - len(form) + 1), best)
+        if data[-1] in self._ends:
+            for form, first in zip(self._needles, self._starts, strict=True):
+                place = data.find(first, max(start, size - len(form) + 1), best)
+                while place >= 0:
+                    if form.startswith(data[place:]):
+                        best = place
+                        break
+                    place = data.find(first, place + 1, best)
+        elif data[-1] not in b"\r\n" or data.endswith((b"\n\n", b"\n\r\n")):
+            return size
+        recent = max(start, size - self.longest + 1)
+        if data[-1] == 0x0D or data.find(b"\n", recent) >= 0:
+            best = min(best, self._open_in_lines(data, recent))
+        return best
+
+    def _open_in_lines(self, data: bytes, start: int) -> int:
+        """As `open_end`, of spellings that stand in lines."""
+        pieces: list[bytes] = []
+        places: list[int] = []
+        for line in data[start:].splitlines(keepends=True):
+            text = line.rstrip(b"\r\n")
+            if not text:  # an empty line ends every spelling
+                pieces, places = [], []
+            else:
+                pieces.append(text)
+                places.append(start)
+            start += len(line)
+        joined = b"".join(pieces)
+        best = len(joined)
+        for wrapped in self._wrapped:
+            form = wrapped.form
+            place = joined.find(form[:1], max(0, len(joined) - len(form) + 1), best)
             while place >= 0:
-                if form.startswith(data[place:]):
+                if form.startswith(joined[place:]):
                     best = place
                     break
-                place = data.find(first, place + 1, best)
-        return best
+                place = joined.find(form[:1], place + 1, best)
+        if best == len(joined):
+            return len(data)
+        for piece, place in zip(pieces, places, strict=True):
+            if best < len(piece):
+                return place + best
+            best -= len(piece)
+        return len(data)
 
     def replace(self, data: bytes) -> bytes:
         """Return the whole text with every spelling replaced; the same object if there is none."""
@@ -105,9 +230,19 @@ class RedactionSet:
 
     def replace_headers(self, headers: Headers) -> Headers:
         """Return the headers with each value redacted; a header whose very name holds a secret is dropped."""
-        if not self.hit(b"\n".join([b"\n".join(pair) for pair in headers])):
+        text = b"\0".join([b"\0".join(pair) for pair in headers])
+        if not self.hit(text) and not self._named(text):
             return headers
-        return tuple((name, self.replace(value)) for name, value in headers if not self.hit(name))
+        return tuple(
+            [(name, self.replace(value)) for name, value in headers if not self.hit(name) and not self._named(name)]
+        )
+
+    def _named(self, text: bytes) -> bool:
+        """Return whether a spelling stands in the text in lower case, as it would in a header's name."""
+        for form in self._in_names:
+            if form in text:
+                return True
+        return False
 
 
 class Redactor:

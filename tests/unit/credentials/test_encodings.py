@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seamgate.credentials.encodings import all_forms, base64_forms, json_forms, url_forms
+from seamgate.credentials.encodings import all_forms, base64_forms, json_forms, mime_forms, url_forms
 
 VALUES = st.binary(min_size=8, max_size=40).filter(lambda value: min(value) >= 0x20)
 
@@ -52,3 +52,41 @@ def test_the_plain_value_comes_first_and_nothing_twice(value: bytes) -> None:
     forms = all_forms(value)
     assert forms[0] == value
     assert len(set(forms)) == len(forms)
+
+
+SPECIAL = "sk+Ab'9!x(q)/R&z<7~`\"*=="
+
+
+@pytest.mark.parametrize(
+    ("writer", "written"),
+    [
+        (".NET", "sk\\u002BAb\\u00279!x(q)/R\\u0026z\\u003C7~\\u0060\\u0022*=="),
+        ("PHP, JSON_HEX_*", "sk+Ab\\u00279!x(q)\\/R\\u0026z\\u003C7~`\\u0022*=="),
+        ("PHP, JSON_HEX_TAG", "sk+Ab'9!x(q)\\/R&z\\u003C7~`\\\"*=="),
+        ("Go", "sk+Ab'9!x(q)/R\\u0026z\\u003c7~`\\\"*=="),
+        ("Gson", 'sk+Ab\\u00279!x(q)/R\\u0026z\\u003c7~`\\"*\\u003d\\u003d'),
+        ("encodeURIComponent", "sk%2BAb'9!x(q)%2FR%26z%3C7~%60%22*%3D%3D"),
+        ("encodeURI", "sk+Ab'9!x(q)/R&z%3C7~%60%22*=="),
+        ("Java's URLEncoder", "sk%2BAb%279%21x%28q%29%2FR%26z%3C7%7E%60%22*%3D%3D"),
+        ("PHP's urlencode", "sk%2BAb%279%21x%28q%29%2FR%26z%3C7%7E%60%22%2A%3D%3D"),
+        ("Python's html", "sk+Ab&#x27;9!x(q)/R&amp;z&lt;7~`&quot;*=="),
+        ("PHP's htmlspecialchars", "sk+Ab&#039;9!x(q)/R&amp;z&lt;7~`&quot;*=="),
+        ("XML", "sk+Ab&apos;9!x(q)/R&amp;z&lt;7~`&quot;*=="),
+        ("Go's html/template", "sk&#43;Ab&#39;9!x(q)/R&amp;z&lt;7~`&#34;*=="),
+        ("Mustache", "sk+Ab&#39;9!x(q)&#x2F;R&amp;z&lt;7~&#x60;&quot;*&#x3D;&#x3D;"),
+    ],
+)
+def test_what_writers_of_other_languages_produce_is_a_form(writer: str, written: str) -> None:
+    """Escapes with upper-case hex, HTML references and the sets of characters that each of them leaves as they are."""
+    assert written.encode() in all_forms(SPECIAL.encode())
+
+
+def test_a_value_without_special_characters_has_few_forms() -> None:
+    """Each form is one more search in every answer: only those that differ are there."""
+    assert len(all_forms(b"sk-live_4f9a7c1be23d58a60e917b3d")) <= 1 + 6
+
+
+def test_mime_forms_are_of_the_standard_alphabet() -> None:
+    """Base64 in lines is MIME or PEM, which have no other."""
+    assert all(b"-" not in form and b"_" not in form for form in mime_forms(b"\xfb\xff\xfe" * 4))
+    assert len(mime_forms(b"\xfb\xff\xfe" * 4)) >= 1

@@ -141,3 +141,16 @@ def test_many_hits_cost_linear_time() -> None:
     text = Counting(SECRET * 1000)
     assert sum(1 for _ in RedactionSet([("key", SECRET)]).hits(text)) == 1000
     assert Counting.finds < 1000 + 20
+
+
+def test_a_header_s_name_has_lost_its_case() -> None:
+    """Names come in lower case: a value in mixed case is found in them all the same."""
+    named = RedactionSet([("key", b"AbCdEfGh-1234567890")])
+    assert named.replace_headers(((b"abcdefgh-1234567890", b"yes"), (b"a", b"b"))) == ((b"a", b"b"),)
+
+
+def test_lines_of_text_are_not_held_back() -> None:
+    """Only what a spelling in base64 begins with waits behind a line break, and a pause gives that out."""
+    one = redactor()
+    for line in (b"hello\n", b"a: b\r\n", b"data: x\n\n", b"data: y\r\n\r\n"):
+        assert one.feed(line) == line
