@@ -21,7 +21,7 @@ import msgspec
 from seamgate.cli import main
 from seamgate.config import ConfigFile
 from seamgate.denial import denial_advice
-from seamgate.errors import Blame, Reason
+from seamgate.errors import Reason
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- Written by docs/generate.py from the code: change it there. -->\n"
@@ -252,8 +252,12 @@ def reasons_page() -> str:
         "|---|---|---|---|",
     ]
     lines += [f"| `{each.value}` | {each.status} | {each.blame.value} | {each.text} |" for each in Reason]
-    lines += ["", "What a guest is told besides, by who can mend it:\n"]
-    lines += [f"- **{blame.value}**: {denial_advice(blame)}" for blame in Blame]
+    advised: dict[str, list[str]] = {}
+    for each in Reason:
+        if each is not Reason.ALLOWED:
+            advised.setdefault(denial_advice(each), []).append(f"`{each.value}`")
+    lines += ["", "What a guest is told besides:\n"]
+    lines += [f"- {', '.join(codes)}: {advice}" for advice, codes in advised.items()]
     return "\n".join([*lines, ""])
 
 

@@ -93,7 +93,7 @@ class Exchange:
         self._guest = guest_side
         self._entry = entry
         self._pipeline = seam.pipeline
-        self._upload = Upload(body)
+        self._upload = Upload(body, seam.held, request.guest.id)
         self._interim = Interim(guest_side, self._upload, expects=expects_continue)
         self._started = monotonic()
         self._stage = Stage.JUDGING
@@ -182,7 +182,7 @@ class Exchange:
     # -- the request's body, from the guest --------------------------------------------------------------------------
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the request's body."""
+        """A piece of the request's body. Raises SeamgateError where it can't be held; whoever delivers ends us."""
         upload = self._upload
         upload.body_bytes += len(data)
         if self._stage is Stage.DONE or self._too_long():
@@ -549,7 +549,7 @@ class Exchange:
             if answer.begun:
                 self._status = answer.status
         self._waiting.close()
-        self._upload.held = []
+        self._upload.close()
         denied = self._decision is Decision.DENY
         seam = self._seam
         seam.ended(self)

@@ -34,6 +34,7 @@ from seamgate.config import (
     split_listen,
 )
 from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.descriptors import fit_connections
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.http1_guest import Connections, Http1Guest, OnConnect
 from seamgate.entry.identity import Identities, make_guest
@@ -145,6 +146,7 @@ class Gateway:
             PrerequisiteMissing: a port can't be bound.
         """
         config = self.config
+        self.connections.most = fit_connections(config.limits.connections)
         self._authority = load_authority(config.ca, base=config.base) if config.entries.terminate else None
         pipeline = self._make_pipeline(config, self._generation)
         tls = UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn)

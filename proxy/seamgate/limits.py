@@ -15,20 +15,24 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The `limits:` of seamgate.yaml: each with a default that agents don't meet and attackers do.
 
     Attributes:
-        connections: guests' connections at once; more are refused. 10,000 idle ones cost some 200 MB.
+        connections: guests' connections at once; more are refused. 10,000 idle ones cost some 200 MB. On entries that
+            ask for tokens, those that have not shown one yet get half of it at most, the newest ones.
         streams: requests at once of one guest's HTTP/2 connection; further ones are refused, for the guest to repeat.
             What clients assume before they are told is 100.
         head_timeout_s: from the first byte of a request to the end of its head, and for a TLS handshake.
-        idle_timeout_s: how long a guest's connection may be silent between requests.
+        idle_timeout_s: how long a guest's connection may be silent between requests. PINGs are no requests.
         body_timeout_s: how long a request's body may be silent.
         resolve_timeout_s: for a name, all servers and retries together.
         connect_timeout_s: for TCP and TLS to one address.
-        response_timeout_s: how long an upstream may be silent. Thinking models are silent for many minutes.
+        response_timeout_s: how long an upstream may be silent; until the end of its final head, whatever else it says
+            is silence too. Thinking models are silent for many minutes.
         credential_timeout_s: for a source that has to be asked.
         plugin_budget_s: wall time of one synchronous plugin call.
         request_body_bytes: longest request body where a rule says nothing; None for no limit.
         websocket_message_bytes: longest message of a WebSocket, either way, inflated. Each is held until it is whole.
         judged_body_bytes: how much of a body is held in memory for rules that look into it. Longer: unevaluable.
+        held_bytes: of all requests' bodies together that are held in memory; of one guest's, half of it. What would
+            exceed it is refused as overloaded.
     """
 
     connections: Count = 10_000
@@ -44,3 +48,4 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     request_body_bytes: Count | None = None
     websocket_message_bytes: Count = 16 * MIB
     judged_body_bytes: Count = 2 * MIB
+    held_bytes: Count = 512 * MIB

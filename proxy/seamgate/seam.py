@@ -20,6 +20,7 @@ from seamgate.errors import AuditError, Reason, SeamgateError
 from seamgate.flow import Guest, Request, Target
 from seamgate.limits import LimitsConfig
 from seamgate.pipeline import Pipeline
+from seamgate.upload import HeldBytes
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.pool import SessionPool
@@ -69,6 +70,7 @@ class Seam:
 
     Attributes:
         guest_alpn: what guests are offered within TLS, in order of preference.
+        held: what is in memory of requests' bodies, and how much may be.
         under_way: the exchanges that have begun and not ended.
         tunnels: those that are open.
         connector: opens what no pool shares: sessions that become WebSockets, streams that pass unread.
@@ -100,6 +102,7 @@ class Seam:
         self.guest_alpn: tuple[str, ...] = ("h2", "http/1.1")
         self.connector: Connector | None = None
         self.draining = False
+        self.held = HeldBytes(limits.held_bytes)
         self.requests_total = 0
         self.denied_total = 0
         self.under_way: set[UnderWay] = set()

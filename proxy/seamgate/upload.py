@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from seamgate.credentials.placeholders import PlaceholderIndex
-from seamgate.errors import CredentialError, Reason
+from seamgate.errors import CredentialError, Reason, SeamgateError
 from seamgate.filters import Filters
 from seamgate.headers import Headers
 from seamgate.protocol.coding import Caps, open_decoder
@@ -20,11 +20,41 @@ MOST_TRIES: Final = 4
 """How often a request is sent that upstreams refuse before they look at it."""
 
 
+class HeldBytes:
+    """How much of requests' bodies is in memory: of all guests, and of each. One per gateway."""
+
+    __slots__ = ("_by_guest", "most_bytes", "used_bytes")
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.used_bytes = 0
+        self._by_guest: dict[str, int] = {}
+
+    def take(self, guest: str, size_bytes: int) -> bool:
+        """Take so much of the budget; False, and nothing is taken, where all guests or this one have enough."""
+        mine = self._by_guest.get(guest, 0) + size_bytes
+        if self.used_bytes + size_bytes > self.most_bytes or mine > self.most_bytes // 2:
+            return False
+        self.used_bytes += size_bytes
+        self._by_guest[guest] = mine
+        return True
+
+    def give_back(self, guest: str, size_bytes: int) -> None:
+        """It is not in memory any more."""
+        self.used_bytes -= size_bytes
+        left = self._by_guest.get(guest, 0) - size_bytes
+        if left > 0:
+            self._by_guest[guest] = left
+        else:
+            self._by_guest.pop(guest, None)
+
+
 class Upload:
     """One request's body. State: `held` is what came and was not sent; `done` once all of it came.
 
     Attributes:
         length: as the head framed it: bytes, or CHUNKED; 0: there is none.
+        held_bytes: how much of it waits, or is kept to be sent again.
         body_bytes: how much came, without framing.
         filters: request inspectors, or None.
         kept: whether all of it is still held after it was sent, so that it can be sent again.
@@ -32,6 +62,9 @@ class Upload:
     """
 
     __slots__ = (
+        "_budget",
+        "_guest",
+        "_judged_bytes",
         "_tries",
         "body_bytes",
         "done",
@@ -44,8 +77,11 @@ class Upload:
         "trailers",
     )
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, budget: HeldBytes, guest: str) -> None:
         self.length = length
+        self._budget = budget
+        self._guest = guest
+        self._judged_bytes = 0
         self.done = length == 0
         self.trailers: Headers = ()
         self.held: list[bytes] = []
@@ -62,21 +98,47 @@ class Upload:
         return self.length if self.filters is None else CHUNKED
 
     def hold(self, data: bytes) -> None:
-        """Keep a piece until it may leave."""
+        """Keep a piece until it may leave.
+
+        Raises:
+            SeamgateError: OVERLOADED: the gateway, or this guest, holds as much as it may.
+        """
+        self._take(len(data))
         self.held.append(data)
         self.held_bytes += len(data)
+
+    def _take(self, size_bytes: int) -> None:
+        if not self._budget.take(self._guest, size_bytes):
+            message = "the gateway holds as much of requests as it may (limits.held_bytes): try again in a moment"
+            raise SeamgateError(message, reason=Reason.OVERLOADED)
+
+    def _drop(self) -> None:
+        """What was held is gone, or left."""
+        self.held = []
+        self._budget.give_back(self._guest, self.held_bytes)
+        self.held_bytes = 0
+
+    def close(self) -> None:
+        """The exchange is over: nothing of it is in memory any more."""
+        self._drop()
+        self._budget.give_back(self._guest, self._judged_bytes)
+        self._judged_bytes = 0
 
     def decoded(self, content_encoding: bytes | None, limit_bytes: int) -> bytes:
         """Return all that is held, without its content coding; no more than the limit is ever unpacked.
 
+        It is counted, as what is held, until the exchange is over: the request has it.
+
         Raises:
             UndecodableError: the coding is unknown, broken, or a bomb.
+            SeamgateError: OVERLOADED, as in `hold`.
         """
         raw = b"".join(self.held)
         decoder = open_decoder(content_encoding, caps=Caps(max_size_bytes=limit_bytes))
-        if decoder is None:
-            return raw
-        return decoder.feed(raw) + decoder.finish()
+        plain = raw if decoder is None else decoder.feed(raw) + decoder.finish()
+        self._take(len(plain))
+        self._judged_bytes += len(plain)
+        return plain
 
     def let_out(self, session: UpstreamSide, placeholders: PlaceholderIndex, *, repeatable: bool) -> None:
         """Send what is held; keep it while it may have to be sent again, if all of it is here.
@@ -89,21 +151,20 @@ class Upload:
         Raises:
             SeamgateError: an inspector refuses it, or a placeholder stands in the trailers.
         """
-        held, self.held = self.held, []
-        for piece in held:
+        for piece in self.held:
             self.send(session, piece)
         self._tries += 1
         self.repeatable = repeatable and self.done and self._tries == 1
         self.kept = self.done and self._tries < MOST_TRIES
-        if self.kept:
-            self.held = held
+        if not self.kept:
+            self._drop()
         if self.done:
             self.finish(session, placeholders)
 
     def forget(self) -> None:
         """An answer came: it is never sent again."""
         self.kept = self.repeatable = False
-        self.held = []
+        self._drop()
 
     def send(self, session: UpstreamSide, data: bytes) -> None:
         """Send a piece, through the inspectors."""

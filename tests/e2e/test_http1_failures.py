@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from seamgate import Request, Supply, hookimpl
-from seamgate.interim import MOST_INFORMATIONAL
 from support.client import Client
 from support.lab import ALLOW_ALL, WITH_KEY, Lab
 from support.line import Line
@@ -398,52 +397,6 @@ async def test_a_silent_upstream_times_out() -> None:
         assert (await client.ask("GET", "/x")).reason == "upstream_timeout"
         assert lab.upstream.received.count(b"GET /x") == 1
         await lab.audited("GET /x allow upstream_timeout 504 failed")
-
-
-DRIPS = {"1xx": b"HTTP/1.1 102 Processing\r\n\r\n", "a head": b"x"}
-
-
-@pytest.mark.parametrize("what", DRIPS)
-async def test_an_upstream_gains_no_time_before_its_answer(what: str) -> None:
-    """What is not the final head's end is silence: neither 1xx responses nor a head byte by byte put off a timeout."""
-
-    async def script(line: Line) -> None:
-        await line.request()
-        if what == "a head":
-            await line.send(b"HTTP/1.1 200 OK\r\nx: ")
-        while not line.lost:
-            await line.send(DRIPS[what])
-            await asyncio.sleep(0.02)
-
-    settings = {"limits": {"response_timeout_s": 0.2}}
-    async with Lab(RawUpstream(script), settings=settings, credential=False) as lab:
-        client = await lab.tunnel()
-        started = monotonic()
-        await client.send(client.request("GET", "/x"))
-        await (await lab.upstream.connection()).seen(b"GET /x")
-        await asyncio.sleep(0.3)
-        lab.gateway.seam.pool.sweep()
-        assert (await client.answer()).reason == "upstream_timeout"
-        assert monotonic() - started < 2
-        await lab.audited("GET /x allow upstream_timeout 504 failed")
-
-
-async def test_a_flood_of_informational_responses_ends_the_exchange() -> None:
-    """Each is work and none is an answer: beyond a number the upstream is refused, whatever would follow."""
-    flood = b"HTTP/1.1 102 Processing\r\n\r\n" * (MOST_INFORMATIONAL + 1) + ok(b"late")
-    async with Lab(RawUpstream(says(flood)), credential=False) as lab:
-        client = await lab.tunnel()
-        assert (await client.ask("GET", "/x")).reason == "upstream_protocol"
-        await lab.audited("GET /x allow upstream_protocol 502 failed")
-        assert lab.gateway.seam.pool.counts == (0, 0, 0)
-
-
-async def test_as_many_informational_responses_as_are_allowed() -> None:
-    """At the number itself the answer still comes."""
-    said = b"HTTP/1.1 102 Processing\r\n\r\n" * MOST_INFORMATIONAL + ok(b"fine")
-    async with Lab(RawUpstream(says(said)), credential=False) as lab:
-        assert (await (await lab.tunnel()).ask("GET", "/x")).body == b"fine"
-        await lab.audited(f"GET /x {ALLOWED}")
 
 
 NOT_THEIRS = [("proxy-status", "evil"), ("alt-svc", 'h3=":1"'), ("x-seamgate-reason", "no"), ("x-seamgate-rule", "r")]

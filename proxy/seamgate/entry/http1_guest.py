@@ -43,11 +43,15 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Connections:
-    """All guests' connections of a gateway: counted, swept, closed together."""
+    """All guests' connections of a gateway: counted, swept, closed together.
+
+    State: `strangers` are those, the oldest first, on which nobody has shown yet who it is.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.all: set[GuestConnection] = set()
+        self.strangers: dict[GuestConnection, None] = {}
         self.handshakes: dict[TlsStream, float] = {}
         self.refused_total = 0
 
@@ -55,6 +59,18 @@ class Connections:
     def full(self) -> bool:
         """Whether no further connection is taken."""
         return len(self.all) + len(self.handshakes) >= self.most
+
+    def add_stranger(self, connection: GuestConnection) -> None:
+        """Take a connection whose guest is not known: at most half may be so, and the oldest of them has to go."""
+        self.strangers[connection] = None
+        if len(self.strangers) > max(1, self.most // 2):
+            self.refused_total += 1
+            next(iter(self.strangers)).close()
+
+    def forget(self, connection: GuestConnection) -> None:
+        """It is gone, or somebody else's now."""
+        self.all.discard(connection)
+        self.strangers.pop(connection, None)
 
     def sweep(self) -> None:
         """Close what is silent for too long. Called every second."""
@@ -83,7 +99,7 @@ class Http1Guest:
         self.connections = connections
         self.transport: Transport | None = None
         self.exchanges = 0
-        self.opened_at = self._active_at = monotonic()
+        self.opened_at = self._active_at = self._begun_at = monotonic()
         self.on_closed: Callable[[Http1Guest], None] | None = None
         self._on_connect = on_connect
         self._reader = RequestReader()
@@ -116,6 +132,8 @@ class Http1Guest:
         """The stream is there."""
         self.transport = transport
         self.connections.all.add(self)
+        if self.binding.guest is None:
+            self.connections.add_stranger(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
@@ -125,6 +143,8 @@ class Http1Guest:
             return
         if self._discarding:
             return
+        if self._exchange is None and self._reader.between_messages:
+            self._begun_at = self._active_at
         self._reader.feed(data)
         self._pump()
         if self._reader.unread_bytes > PIPELINED_BYTES and not self._discarding:
@@ -138,7 +158,7 @@ class Http1Guest:
     def connection_lost(self, exc: Exception | None) -> None:
         """The guest is gone."""
         self._discarding = True
-        self.connections.all.discard(self)
+        self.connections.forget(self)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.on_guest_gone()
@@ -178,7 +198,8 @@ class Http1Guest:
         elif self._reader.between_messages:
             if silent_s > limits.idle_timeout_s:
                 self.close()
-        elif silent_s > limits.head_timeout_s:
+        elif now - self._begun_at > (limits.head_timeout_s if self._reader.in_head else limits.body_timeout_s):
+            # Counted from its first byte: a head, or the rest of a refused body, gains no time by coming in bits.
             self._refuse_stream(GuestProtocolError("the request did not come whole", reason=Reason.GUEST_TIMEOUT))
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -239,6 +260,7 @@ class Http1Guest:
         except GuestProtocolError as error:
             self._refuse_head(head, error)
             return
+        self.connections.strangers.pop(self, None)
         if head.upgrade is not None:
             self._begin_upgrade(head, bound)
             return
@@ -441,6 +463,7 @@ class Http1Guest:
         whole = self._reader.message_done or (self._head is not None and self._head.body == 0)
         self._head = None
         self._drained_bytes = 0
+        self._begun_at = monotonic()
         self.flush()
         if self._websocket is not None:
             self._linger()  # the guest may still have to answer our Close
@@ -487,7 +510,7 @@ class Http1Guest:
         assert self.transport is not None
         self.flush()
         self._discarding = True
-        self.connections.all.discard(self)
+        self.connections.forget(self)
         return self.transport
 
     def drain(self) -> None:
@@ -510,6 +533,7 @@ class Http1Guest:
     def close(self) -> None:
         """Send what is queued, then close."""
         self._discarding = True
+        self.connections.strangers.pop(self, None)
         self._close_soon()
         self.flush()
         if self.transport is not None:

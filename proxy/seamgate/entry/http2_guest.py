@@ -4,6 +4,9 @@ Bytes -> `protocol.http2` -> event -> stream -> exchange; what the exchanges of 
 one piece. Each request is bound, judged, given credentials, inspected and audited by itself; what one does wrong ends
 its stream only, what breaks the connection ends this guest's connection only.
 
+Time: a connection is idle since its last request or answer, whatever PINGs come; a frame or field block that is half
+here has its time from its first byte.
+
 State: `_streams` holds those whose exchange is under way; `_blocked` while the transport takes no more, then answers
 wait in the queues of their streams; `_discarding` once nothing that the guest sends matters any more.
 """
@@ -181,7 +184,7 @@ class Http2Guest:
         self.connections = connections
         self.transport: Transport | None = None
         self.exchanges = 0
-        self.opened_at = self._active_at = monotonic()
+        self.opened_at = self._active_at = self._begun_at = monotonic()
         self.on_closed: Callable[[Http2Guest], None] | None = None
         self.core = Http2Connection(
             server=True,
@@ -216,12 +219,15 @@ class Http2Guest:
 
     def data_received(self, data: bytes) -> None:
         """Bytes of frames."""
-        self._active_at = monotonic()
         if self._discarding:
             return
         touched: set[int] = set()
-        for event in self.core.feed(data):
+        core = self.core
+        whole, fresh = core.whole_total, core.between_frames
+        for event in core.feed(data):
             self._on_event(event, touched)
+        if fresh or core.whole_total != whole:
+            self._begun_at = monotonic()
         for number in touched:
             stream = self._streams.get(number)
             if stream is not None and stream.exchange is not None:
@@ -285,6 +291,7 @@ class Http2Guest:
         head = event.head
         assert isinstance(head, RequestHead)
         self.exchanges += 1
+        self._active_at = monotonic()
         stream = Http2Stream(self, event.stream, head)
         try:
             bound = self.binding.bind(head)
@@ -367,6 +374,7 @@ class Http2Guest:
     def stream_done(self, number: int) -> None:
         """An exchange is over."""
         self._streams.pop(number, None)
+        self._active_at = monotonic()
         self.core.finish(number)
         self.flush_soon()
 
@@ -385,9 +393,11 @@ class Http2Guest:
         transport = self.transport
         if transport is None or self._blocked_at or transport.is_closing():
             return
+        answering = self.core.stream_count
         out = self.core.take_output()
         if out:
-            self._active_at = monotonic()
+            if answering:
+                self._active_at = monotonic()
             transport.write(out)
         for number in self.core.take_drained():
             stream = self._streams.get(number)
@@ -401,21 +411,26 @@ class Http2Guest:
     def check_deadline(self, now: float) -> None:
         """End what is silent for longer than its present state allows."""
         limits = self.seam.limits
-        silent_s = now - self._active_at
         if self._close_at:
             if now >= self._close_at:
                 self._abort()
         elif self._blocked_at and now - self._blocked_at > limits.idle_timeout_s:
             self._on_broken(GuestProtocolError("the guest does not read its answers", reason=Reason.GUEST_TIMEOUT))
             self._abort()
-        elif self._streams:
-            self._check_streams(now)
-        elif self.core.between_frames:
-            if silent_s > limits.idle_timeout_s:
-                self.close()
-        elif silent_s > limits.head_timeout_s:
+        elif self._late(now):
             self._on_broken(GuestProtocolError("the request did not come whole", reason=Reason.GUEST_TIMEOUT))
             self.flush()
+        elif self._streams:
+            self._check_streams(now)
+        elif self.core.between_frames and now - self._active_at > limits.idle_timeout_s:
+            self.close()
+
+    def _late(self, now: float) -> bool:
+        """Whether a frame, or a field block, did not come whole in its time, counted from its first byte."""
+        core, limits = self.core, self.seam.limits
+        if core.between_frames or self._reading_paused:
+            return False
+        return now - self._begun_at > (limits.head_timeout_s if core.in_head else limits.body_timeout_s)
 
     def _check_streams(self, now: float) -> None:
         limits = self.seam.limits
@@ -465,4 +480,5 @@ class Http2Guest:
     def _resume_reading(self) -> None:
         if self._reading_paused and self.transport is not None and not self.transport.is_closing():
             self._reading_paused = False
+            self._begun_at = monotonic()
             self.transport.resume_reading()

@@ -77,6 +77,11 @@ class MessageReader:
         return self._state in (_State.HEAD, _State.DONE) and not self.unread_bytes
 
     @property
+    def in_head(self) -> bool:
+        """Whether a head is under way, or the next one's first byte is awaited."""
+        return self._state is _State.HEAD
+
+    @property
     def message_done(self) -> bool:
         """Whether the message's end was given out."""
         return self._state is _State.DONE

@@ -75,6 +75,8 @@ class Http2Connection(Http2Sender):
             server=server, guard=Guard(clock), stream_window=stream_window, connection_window=connection_window
         )
         self.broken = False
+        self.whole_total = 0
+        """Frames that came whole, those of an unfinished field block not counted."""
         self.peer_most_streams = 100
         """Before the peer says otherwise (RFC 9113 6.5.2 has no limit then; this is what all clients assume)."""
         self._error: type[ProtocolError] = GuestProtocolError if server else UpstreamProtocolError
@@ -98,6 +100,11 @@ class Http2Connection(Http2Sender):
     def between_frames(self) -> bool:
         """Whether no frame and no field block is half here, and the preface is."""
         return self._reader.started and not self._reader.unread_bytes and not self._block_stream
+
+    @property
+    def in_head(self) -> bool:
+        """Whether what is half here is, or may be, anything but a piece of a body."""
+        return not self._reader.started or bool(self._block_stream) or self._reader.half_kind != wire.DATA
 
     @property
     def exhausted(self) -> bool:
@@ -141,6 +148,7 @@ class Http2Connection(Http2Sender):
             frame = self._reader.next_frame()
             while frame is not None:
                 self._handle(frame[0], frame[1], frame[2], frame[3])
+                self.whole_total += not self._block_stream
                 frame = self._reader.next_frame()
         except ConnectionFault as fault:
             self._break(fault.code, self._error(f"HTTP/2: {fault.message}"))

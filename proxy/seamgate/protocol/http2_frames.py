@@ -80,6 +80,11 @@ class FrameReader:
         return len(self._buffer) - self._position
 
     @property
+    def half_kind(self) -> int:
+        """The type of the frame that is half here; -1 where that has not come yet."""
+        return self._buffer[self._position + 3] if self.unread_bytes > 3 else -1
+
+    @property
     def started(self) -> bool:
         """Whether the preface, if one is due, has come."""
         return not self._preface
