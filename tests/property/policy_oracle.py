@@ -50,12 +50,45 @@ def deny_path(pattern: str, path: str) -> bool:
     readings |= {reading[:-1] for reading in readings if reading.endswith("/") and reading != "/"}
     for each in patterns:
         each = each[:-1] if each.endswith("/") and each != "/" else each
+        wanted = [fold(segment) for segment in each[1:].split("/")]
         for reading in readings:
             folded = [fold(segment) for segment in reading.removeprefix("/").split("/")]
-            wanted = [fold(segment) for segment in each[1:].split("/")]
             if path_matches(wanted, folded):
                 return True
+        if any(path_matches(wanted, reading) for reading in odd_readings(path)):
+            return True
     return False
+
+
+def odd_readings(path: str) -> list[list[str]]:
+    """What an origin may make of a path once all of it is decoded, as sent and resolved, whole and cut."""
+    whole = fold(path).replace("\\", "/")
+    found: list[list[str]] = []
+    for text in (whole, re.split("[?#]", whole)[0]):
+        segments = text.removeprefix("/").split("/")
+        kept: list[str] = []
+        for segment in (each.split(";")[0].strip(" ") for each in segments):
+            if segment == "..":
+                kept = kept[:-1]
+            elif segment.rstrip(" .") != "":
+                kept.append(segment.rstrip(" ."))
+        is_open = segments[-1].split(";")[0].strip(" .") == ""
+        found += [segments, segments[:-1] if segments[-1] == "" else segments, kept, [*kept, ""] if is_open else kept]
+    return [each or [""] for each in found]
+
+
+ODD = re.compile(r"%|\.(/|$)")
+
+
+def covers_odd(match: Match, path: str) -> bool:
+    """Whether an exception's paths cover each of the odd readings with a slash at the end where there is one."""
+    patterns = [each for pattern in match.paths or () for each in (pattern.text, pattern.text.replace("%2F", "/"))]
+    patterns = [each[:-1] if each.endswith("/") and each != "/" else each for each in patterns]
+    return all(
+        any(path_matches([fold(segment) for segment in each[1:].split("/")], reading) for each in patterns)
+        for index, reading in enumerate(odd_readings(path))
+        if index % 4 in (0, 3)
+    )
 
 
 def host_matches(pattern: str, target: Target) -> bool:
@@ -138,6 +171,8 @@ def ban(rule: Rule, request: Request, view: View, now: float) -> Outcome:
         if match.paths is not None and not all(
             any(allow_path(each.text, reading) for each in match.paths) for reading in readings
         ):
+            continue
+        if match.paths is not None and ODD.search(request.path) and not covers_odd(match, request.path):
             continue
         lifts = outcome(match, view)
         if lifts is Outcome.YES:

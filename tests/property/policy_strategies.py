@@ -34,6 +34,7 @@ PATHS = [
     "*",
 ]
 PATHS += ["/@s/b", "/%40s/b", "/a/b%2Fc", "/x/b/y", "/ba", "/a/x/c"]
+PATHS += ["/a%20/b", "/a%EF%BC%8Fb", "/x/%E2%80%A5/a/b", "/a/b%3Fc", "/a./c", "/%E2%80%A5", "/a/%EF%BC%8E/b"]
 METHODS = ["GET", "HEAD", "POST", "DELETE"]
 TEAMS = ["red", "blue", "green"]
 WHENS = ['request.json.model == "m"', "request.json.n > 1", 'request.method == "POST"', "has(request.query.q)"]

@@ -30,6 +30,7 @@ from seamgate.policy.conditions import Condition, Outcome, View
 from seamgate.policy.explain import Explainer, ban_message, unknown_message
 from seamgate.policy.index import HostIndex, RuleSet, find_allows, find_denies
 from seamgate.policy.model import Exemption, Layer, Policy, Rule
+from seamgate.policy.patterns import covers_readings
 from seamgate.policy.selection import Rate, check_ties, select
 from seamgate.verdict import Effect, Verdict
 
@@ -37,6 +38,8 @@ CACHED_PLANS = 16384
 """1,500 guests with ten kinds of request each; a plan takes some 300 bytes."""
 CACHED_TARGETS = 4096
 
+_OVERRIDES = frozenset({b"x-http-method-override", b"x-method-override", b"x-http-method"})
+_METHOD_SIZE = 32
 _LAYERS = tuple(Layer)
 _DEFER = Verdict(Effect.DEFER, Reason.ALLOWED, message="The requests through this tunnel are judged one by one.")
 
@@ -97,6 +100,7 @@ class Evaluator:
         self.layers = tuple(layer for layer in _LAYERS if any(p.layer is layer and not p.audit for p in policies))
         self.shadow_layers = tuple(layer for layer in _LAYERS if any(p.layer is layer for p in policies))
         self._has_audit = any(p.audit for p in policies) or any(rule.audit for rule in self.rules.values())
+        self._asks_methods = any(_asks_methods(rule) for rule in self.rules.values())
         check_ties(self.rules.values())
         self._allows, self._denies = HostIndex(), HostIndex()
         for rule in self.rules.values():
@@ -137,7 +141,8 @@ class Evaluator:
         if not request.method.isupper():
             message = f"The method {request.method} is not in upper case."
             return Decision(Verdict(Effect.DENY, Reason.NO_RULE_MATCHED, "", message))
-        plan = self._plan_of(request.guest, request.target, request.method, request.path, request.upgrade)
+        overrides = _overrides(request) if self._asks_methods else ()
+        plan = self._plan_of(request.guest, request.target, request.method, request.path, request.upgrade, overrides)
         found = plan if type(plan) is Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
         return self._upgrade_refused(found, request, now) if request.upgrade else found
 
@@ -178,22 +183,27 @@ class Evaluator:
         """Return every rule that covers the request or may, denies first, with what it says: for `policy explain`."""
         if not self._since <= now < self._until:
             self._turn(now)
-        plan = self._rules_for(request.guest, request.target, request.method, request.path, request.upgrade)
+        overrides = _overrides(request)
+        plan = self._rules_for(request.guest, request.target, request.method, request.path, request.upgrade, overrides)
         view = View(request)
         outcomes = [(ban.rule, _ban_outcome(ban, view)) for ban in plan.bans]
         outcomes += [(rule, _all_of(rule.match.conditions, view)) for rule in plan.allows]
         return [each for each in outcomes if each[1] is not Outcome.NO]
 
-    def _plan(self, guest: Guest, target: Target, method: str, path: str, upgrade: str) -> Decision | _Plan:
+    def _plan(
+        self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: tuple[str, ...]
+    ) -> Decision | _Plan:
         """Return a decision where guest, target, method and path settle it, else the rules that are left."""
-        plan = self._rules_for(guest, target, method, path, upgrade)
+        plan = self._rules_for(guest, target, method, path, upgrade, overrides)
         if any(rule.match.conditions for rule in plan.allows):
             return plan
         if any(ban.exemptions or ban.rule.match.conditions for ban in plan.bans):
             return plan
         return self._decide(plan, Request("", guest, target, method, path, upgrade=upgrade), None)
 
-    def _rules_for(self, guest: Guest, target: Target, method: str, path: str, upgrade: str) -> _Plan:
+    def _rules_for(
+        self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: tuple[str, ...]
+    ) -> _Plan:
         allows = tuple(
             rule
             for rule in find_allows(self._allows_of(target), path, guest)
@@ -204,8 +214,11 @@ class Evaluator:
         )
         bans = []
         for rule in find_denies(self._denies_of(target), path, guest):
-            if self._covers(rule, guest, target) and rule.match.covers_method(method):
-                exemptions = [each for each in rule.exemptions if self._may_lift(each, guest, target, method, path)]
+            methods = (method, *overrides)
+            if self._covers(rule, guest, target) and any(rule.match.covers_method(each) for each in methods):
+                exemptions = [
+                    each for each in rule.exemptions if self._may_lift(each, guest, target, method, path, overrides)
+                ]
                 if all(each.match.conditions for each in exemptions):
                     bans.append(_Ban(rule, tuple(exemptions)))
         return _Plan(allows, tuple(bans))
@@ -218,7 +231,9 @@ class Evaluator:
             and match.covers_guest(guest.labels)
         )
 
-    def _may_lift(self, exemption: Exemption, guest: Guest, target: Target, method: str, path: str) -> bool:
+    def _may_lift(
+        self, exemption: Exemption, guest: Guest, target: Target, method: str, path: str, overrides: tuple[str, ...]
+    ) -> bool:
         match = exemption.match
         readings = (path,) if "%2F" not in path else (path, path.replace("%2F", "/"))
         return (
@@ -226,8 +241,9 @@ class Evaluator:
             and match.covers_host(target.host, target.is_address)
             and match.covers_port(target.scheme, target.port)
             and match.covers_guest(guest.labels)
-            and match.covers_method(method)
+            and all(match.covers_method(each) for each in (method, *overrides))
             and all(match.covers_path(reading) for reading in readings)
+            and (match.paths is None or covers_readings(match.paths, path))
         )
 
     def _decide(self, plan: _Plan, request: Request, view: View | None) -> Decision:
@@ -352,6 +368,27 @@ def _unique(policies: Iterable[Policy]) -> Iterable[Rule]:
                 raise ConfigError(message, source=rule.source, line=rule.line, column=rule.column)
             seen[rule.id] = rule
             yield rule
+
+
+def _asks_methods(rule: Rule) -> bool:
+    """Whether a ban depends on the method, so that what may override it has to be looked at."""
+    matches = (rule.match, *(each.match for each in rule.exemptions))
+    return not rule.allows and any(match.methods is not None for match in matches)
+
+
+def _overrides(request: Request) -> tuple[str, ...]:
+    """Return the methods, upper-case, that headers ask an origin to take instead of the request's own.
+
+    Rails, Spring, Express, Django and others have middleware that does as it is asked.
+    """
+    found = [
+        each.strip().decode("latin-1").upper()
+        for name, value in request.headers
+        if name[:1] == b"x" and name.replace(b"_", b"-") in _OVERRIDES
+        for each in value.split(b",")
+    ]
+    # What is longer than any method stays something that no exception covers, but is no key of a cache.
+    return tuple(sorted({each if len(each) <= _METHOD_SIZE else "?" for each in found})) if found else ()
 
 
 def _expiries(rule: Rule) -> Iterable[float]:

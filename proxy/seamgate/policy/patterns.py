@@ -3,15 +3,17 @@
 `*` is exactly one label or segment, `**` one or more; within a path segment, a query, header or JSON value `*` is any
 run of characters. The apex is never implied: `*.example.com` and `**.example.com` do not cover `example.com`.
 
-Deny rules see paths *folded* (`fold_segment`): percent-decoded, without case and without a trailing slash, because an
-origin may read them so; allow rules see the canonical path byte for byte. `index` finds patterns by the thousand;
-`matches` here answers for one, and is what the index is tested against.
+Deny rules see paths *folded* (`fold_segment`): percent-decoded, without case and without a trailing slash, and as they
+are once an origin has made sense of what decoding brought to light (`other_readings`), because an origin may read them
+so; allow rules see the canonical path byte for byte. `index` finds patterns by the thousand; `matches` here answers for
+one, and is what the index is tested against.
 
 Called by the loader, the index and explain. No I/O.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -218,7 +220,8 @@ def fold_segment(segment: str) -> str:
 def folded_views(path: str) -> list[list[str]]:
     """Return the ways in which a lenient origin may read a canonical path: lists of folded segments.
 
-    With and without a trailing slash, and with %2F as it is and as a separator. "*" (of OPTIONS *) is one segment.
+    With and without a trailing slash, with %2F as it is and as a separator, and `other_readings`. "*" (of OPTIONS *) is
+    one segment.
     """
     texts = [path] if "%2F" not in path else [path, path.replace("%2F", "/")]
     views = []
@@ -227,12 +230,55 @@ def folded_views(path: str) -> list[list[str]]:
         views.append(segments)
         if len(segments) > 1 and segments[-1] == "":
             views.append(segments[:-1])
+    if _ODD.search(path):
+        for segments in other_readings(path):
+            bare = segments[:-1] if len(segments) > 1 and segments[-1] == "" else segments
+            views.extend(view for view in (segments, bare) if view not in views)
     return views
+
+
+# What may hold something that `other_readings` looks for: an escape, or a dot or a space at the end of a segment.
+_ODD = re.compile(r"%|\.(?:/|\Z)")
+_CUT = re.compile(r"[?#]")
+
+
+def other_readings(path: str) -> list[list[str]]:
+    """Return the further ways in which an origin may read what escapes, normalization or a file system bring to light.
+
+    A full-width slash or backslash is a separator, two dots in one character are a dot segment, "?" and "#" end the
+    path, ";" begins parameters, spaces and dots at the end of a segment (and spaces before it) are nothing. Each
+    reading is there before all that is resolved, too, and with and without the cut at "?".
+
+    Args:
+        path: canonical.
+    """
+    whole = fold_segment(path).replace("\\", "/")
+    readings = []
+    for text in dict.fromkeys((whole, _CUT.split(whole, maxsplit=1)[0])):
+        segments = text.removeprefix("/").split("/")
+        clean: list[str] = []
+        for segment in segments:
+            plain = segment.partition(";")[0].strip(" \t")
+            if plain == "..":
+                del clean[-1:]
+            elif plain := plain.rstrip(" \t."):
+                clean.append(plain)
+        ends_open = segments[-1].partition(";")[0].strip(" \t.") == ""
+        readings += [segments, [*clean, ""] if ends_open else clean]
+    return readings
 
 
 def denies_path(pattern: PathPattern, path: str) -> bool:
     """Whether a deny rule's pattern covers this canonical path in any reading."""
     return any(_match_segments(each.segments, view) for each in pattern.folded() for view in folded_views(path))
+
+
+def covers_readings(patterns: tuple[PathPattern, ...], path: str) -> bool:
+    """Whether the patterns cover a canonical path in each of its `other_readings`, folded: for exceptions."""
+    if not _ODD.search(path):
+        return True
+    wanted = [each.segments for pattern in patterns for each in pattern.folded()]
+    return all(any(_match_segments(each, view) for each in wanted) for view in other_readings(path))
 
 
 def _match_segments(pattern: tuple[Glob, ...], segments: list[str]) -> bool:

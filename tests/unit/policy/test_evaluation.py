@@ -368,3 +368,46 @@ def test_the_trace_names_every_rule_that_covers() -> None:
     """Denies first, with what each says."""
     found = Evaluator([load(DENY_WHEN)]).trace(request("POST https://a.test/", body="x"), NOW)
     assert [(rule.id, said.name) for rule, said in found] == [("ban", "UNKNOWN"), ("all", "YES")]
+
+
+NO_DELETE = """
+- id: all
+  allow: {hosts: [a.test]}
+- id: no-delete
+  deny: {hosts: [a.test], methods: [DELETE]}
+  except: {methods: [DELETE], paths: ["/tmp/**"]}
+"""
+
+
+@pytest.mark.parametrize("name", ["x-http-method-override", "x-method-override", "x-http-method", "x_http_method"])
+@pytest.mark.parametrize("value", ["DELETE", "delete", " Delete ", "PUT, DELETE"])
+def test_a_ban_of_a_method_covers_headers_that_ask_for_it(name: str, value: str) -> None:
+    """An origin may take X-HTTP-Method-Override and its kin for the method: a deny on methods covers both."""
+    verdict = judge(load(NO_DELETE), "POST https://a.test/x", headers={name: value})
+    assert (verdict.reason, verdict.rule) == (Reason.RULE_DENIED, "no-delete")
+
+
+def test_an_override_is_not_a_ban_by_itself() -> None:
+    """Another method in the header, or a header without that meaning, is not what the deny is about."""
+    assert judge(load(NO_DELETE), "POST https://a.test/x", headers={"x-http-method-override": "GET"}).allowed
+    assert judge(load(NO_DELETE), "POST https://a.test/x", headers={"x-method": "DELETE"}).allowed
+
+
+def test_an_exception_lifts_only_what_it_covers_in_each_reading() -> None:
+    """An exception must cover the method and what may override it, and the path in each reading."""
+    policy = load(NO_DELETE)
+    assert judge(policy, "DELETE https://a.test/tmp/x").allowed
+    assert judge(policy, "DELETE https://a.test/tmp/x%20y.").allowed
+    assert not judge(policy, "POST https://a.test/tmp/x", headers={"x-http-method-override": "DELETE"}).allowed
+    assert not judge(policy, "DELETE https://a.test/tmp/x", headers={"x-http-method": "PUT"}).allowed
+    assert not judge(policy, "DELETE https://a.test/tmp/%E2%80%A5/x").allowed
+    assert not judge(policy, "DELETE https://a.test/tmp/x%EF%BC%8F..%EF%BC%8F..%EF%BC%8Fy").allowed
+
+
+def test_overrides_do_not_fill_the_cache_with_what_a_guest_sends() -> None:
+    """A plan is kept per method that a header may ask for, not per text that a guest puts there."""
+    evaluator = Evaluator([load(NO_DELETE)])
+    for size in range(100, 200):
+        asked = request("POST https://a.test/x", headers={"x-http-method": "x" * size})
+        assert evaluator.judge_request(asked, NOW).allowed
+    assert evaluator._plan_of.cache_info().currsize == 1

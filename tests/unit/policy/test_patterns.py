@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seamgate.errors import TargetError
+from seamgate.paths import canonical_path
 from seamgate.policy.patterns import denies_path, folded_views, parse_glob, parse_host, parse_path
 
 
@@ -136,6 +137,52 @@ def test_a_deny_covers_compatible_characters() -> None:
     assert denies_path(parse_path("/admin"), "/%EF%BD%81dmin")
     assert denies_path(parse_path("/caf%C3%A9"), "/cafe%CC%81")
     assert not parse_path("/admin").matches("/%EF%BD%81dmin")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin%EF%BC%8Fusers",  # full-width slash
+        "/admin%EF%BC%BCusers",  # full-width backslash
+        "/pub/%E2%80%A5/admin/users",  # two dots in one character
+        "/pub/%E2%80%A4%E2%80%A4/admin/users",  # one dot in each of two
+        "/pub%EF%BC%8F..%EF%BC%8Fadmin/users",
+        "/admin%20/users",
+        "/%20admin/users",
+        "/admin/users%20",
+        "/admin%C2%A0/users/",  # no-break space
+        "/admin./users",
+        "/admin/users.",
+        "/admin/users%3F",
+        "/admin/users%3Fx/y",
+        "/admin/users%23x",
+        "/admin/users%EF%BC%9Fx",  # full-width question mark
+        "/admin%EF%BC%9Bx/users",  # full-width semicolon
+        "/admin%CD%BEx/users",  # the Greek question mark is a semicolon
+        "/ADMIN%2Fusers%20",
+        "/admin/%E2%80%A4/users",
+    ],
+)
+def test_a_deny_covers_what_decoding_brings_to_light(path: str) -> None:
+    """Separators, dot segments, ends and blanks in an escape, or in a character that is normalized to one, count."""
+    assert denies_path(parse_path("/admin/users"), canonical_path(path))
+    assert denies_path(parse_path("/admin/*"), canonical_path(path))
+    assert denies_path(parse_path("/admin/**"), canonical_path(path))
+
+
+def test_a_deny_covers_a_path_before_its_dots_are_resolved_too() -> None:
+    """Which of the readings an origin has is not known: those as sent are covered as ever."""
+    assert denies_path(parse_path("/admin/**"), "/admin/%E2%80%A5/pub")
+    assert denies_path(parse_path("/pub"), "/admin/%E2%80%A5/pub")
+    assert denies_path(parse_path("/a%20"), "/a%20")
+    assert denies_path(parse_path("/a."), "/a.")
+
+
+def test_a_deny_covers_no_more_than_the_readings_of_a_path() -> None:
+    """Usual escapes and dots are no other path."""
+    assert folded_views("/a%20b/.c/d.e/%C3%A9%40") == [["a b", ".c", "d.e", "\xe9@"]]
+    assert not denies_path(parse_path("/admin"), "/admin%20x")
+    assert not denies_path(parse_path("/admin"), "/x%3F/admin/y")
 
 
 def test_an_encoded_slash_in_a_deny_pattern_is_a_slash_too() -> None:
