@@ -60,7 +60,7 @@ def original(request: pytest.FixtureRequest) -> Iterator[Original]:
         elif request.param == "segments":
             _write(path, 40, max_size_bytes=4096)
         else:
-            _write(path, 70, max_size_bytes=4096, keep=2)
+            _write(path, 70, max_size_bytes=4096, keep=2, keep_min_age_s=0)
         assert verify_journal(path).fault is None
         yield Original(Path(folder), path.name)
 

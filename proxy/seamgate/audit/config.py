@@ -26,6 +26,10 @@ class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         max_size_bytes: size at which the active file becomes a segment. Never cuts a record.
         rotate_after_s: age in seconds at which it does, None for never.
         keep: how many finished segments are kept; older ones are deleted, and a record says so.
+        keep_min_age_s: a segment that ended less than so many seconds ago is kept whatever `keep` says, so that nobody
+            can push fresh records out by making many; a full disk then refuses requests. 0: only `keep` counts.
+        denials_per_minute: how many denials of one guest are recorded in full in a minute; each one more has a short
+            record, without path, query, message and steps.
         fsync: when data is forced to the disk. A crash of the gateway loses nothing in any mode; a crash of the
             machine can lose what was not forced. `always` blocks the gateway for each write-ahead record.
         fsync_interval_s: for `interval`: the most that a crash of the machine may lose, in seconds.
@@ -37,6 +41,8 @@ class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_size_bytes: Annotated[int, msgspec.Meta(ge=_SMALLEST_SEGMENT_BYTES)] = 64 * 1024 * 1024
     rotate_after_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     keep: Annotated[int, msgspec.Meta(ge=1)] = 16
+    keep_min_age_s: Annotated[float, msgspec.Meta(ge=0)] = 86_400.0
+    denials_per_minute: Annotated[int, msgspec.Meta(ge=0)] = 600
     fsync: FsyncMode = "interval"
     fsync_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     max_pending: Annotated[int, msgspec.Meta(ge=1)] = 10_000

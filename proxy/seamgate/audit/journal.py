@@ -23,16 +23,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from seamgate.audit.config import AuditConfig
 from seamgate.audit.head import Head, HeadState, Mark
 from seamgate.audit.journal_state import Counters, JournalStats, Outage
 from seamgate.audit.line import LineEncoder, hash_line, read_link
-from seamgate.audit.record import AuditGap, AuditKind, AuditRecord, GapCause, Outcome
-from seamgate.audit.recovery import Findings, examine, unfinished_requests
+from seamgate.audit.record import AuditGap, AuditKind, AuditRecord, Decision, GapCause, Outcome
+from seamgate.audit.recovery import Findings, began_at, examine, unfinished_requests
 from seamgate.audit.segments import finished_segments, segment_path
 from seamgate.audit.syncer import Syncer
+from seamgate.audit.thrift import Thrift
 from seamgate.errors import AuditError, Reason
+
+log = structlog.get_logger("seamgate.audit")
 
 # One write call: large enough to cost nothing per line, small enough to be tried again often while the disk is full.
 _BATCH_RECORDS = 256
@@ -68,6 +72,7 @@ class Journal:
         self._on_pending = on_pending or _ignore
         self._on_written = on_written
         self._encoder = LineEncoder()
+        self._thrift = Thrift(config.denials_per_minute)
         self._syncer = Syncer(config.fsync_interval_s) if config.fsync == "interval" else None
         self._counters = Counters()
         self._closed = False
@@ -148,6 +153,8 @@ class Journal:
             AuditError: the journal is closed.
         """
         self._check_open()
+        if record.verdict is Decision.DENY:
+            record = self._thrift.shorten(record)
         pending = self._pending
         if len(pending) >= self._config.max_pending and not (self.healthy and self.flush()):
             self._lose()
@@ -403,10 +410,18 @@ class Journal:
         self._plan_pruning()
 
     def _plan_pruning(self) -> None:
-        """Choose the segments beyond `keep`, and record that they go; they go once that is written."""
+        """Choose the old segments beyond `keep`, and record that they go; they go once that is written."""
         segments = finished_segments(self._path)
-        kept = segments[-self._config.keep :]
-        self._doomed = segments[: -self._config.keep]
+        beyond = max(0, len(segments) - self._config.keep)
+        old = self._old_enough(segments, beyond)
+        if old < beyond:
+            log.warning(
+                "the journal grows: segments beyond keep stay until keep_min_age_s; see who asks so often",
+                beyond_keep=beyond - old,
+                keep=self._config.keep,
+                keep_min_age_s=self._config.keep_min_age_s,
+            )
+        self._doomed, kept = segments[:old], segments[old:]
         if not self._doomed:
             return
         with kept[0].open("rb") as file:
@@ -426,6 +441,17 @@ class Journal:
             (i for i, record in enumerate(self._pending) if record.kind is not AuditKind.GAP), len(self._pending)
         )
         self._pending.insert(place, AuditRecord(self._clock(), AuditKind.GAP, gap=gap))
+
+    def _old_enough(self, segments: list[Path], beyond: int) -> int:
+        """Return how many of the first so many segments, oldest first, ended long enough ago to go."""
+        youngest = self._clock() - self._config.keep_min_age_s
+        if not self._config.keep_min_age_s:
+            return beyond
+        for index in range(beyond):
+            # It ended when the one after it began.
+            if began_at(segments[index + 1]) > youngest:
+                return index
+        return beyond
 
     def _delete_doomed(self) -> None:
         for path in self._doomed:

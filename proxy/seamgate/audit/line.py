@@ -16,7 +16,7 @@ from hashlib import sha256
 import msgspec
 
 from seamgate.audit.link import Link
-from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause
+from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause, with_short_messages
 from seamgate.errors import AuditError
 
 GENESIS = "0" * 64
@@ -42,7 +42,8 @@ class LineEncoder:
         self._prefix = b""
 
     def encode(self, record: AuditRecord, seq: int, prev: str) -> bytes:
-        """Return the record's line, line feed included."""
+        """Return the record's line, line feed included; messages are cut to a bounded length."""
+        record = with_short_messages(record)
         try:
             body = self._encode(record)
         except UnicodeEncodeError:

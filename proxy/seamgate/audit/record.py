@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import sha256
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -27,6 +28,11 @@ SchemaName: TypeAlias = Literal["seamgate.audit/1"]
 # A query's names come from the guest: enough for people, too little to carry a file out through the log.
 _MOST_QUERY_NAMES = 32
 _LONGEST_QUERY_NAME = 64
+# What a guest can make long is cut, with its length and a hash to tell the same from another: a flood of long paths
+# must not push other guests' records out.
+_LONGEST_PATH = 2048
+_LONGEST_QUERY = 8192
+_LONGEST_MESSAGE = 1024
 
 
 class AuditKind(StrEnum):
@@ -108,9 +114,9 @@ class AuditRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         scheme: "http" or "https"; the protocol or family of what is no request (`SEND`, `SOCKET`, `RESOLVE`).
         host: canonical; "" if there is none that can be trusted.
         port: 0 if unknown.
-        path: canonical, without query.
+        path: canonical, without query; beyond 2,048 characters cut, followed by its length and SHA-256.
         query_names: the names in the query, in order, "" for a part that has no "=" (it may be a value).
-        query: the query as sent; only if the configuration says `query: full`.
+        query: the query as sent, cut as a path beyond 8,192 characters; only if the configuration says `query: full`.
     """
 
     method: str = ""
@@ -197,7 +203,7 @@ class AuditFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         verdict: what was decided.
         reason: the stable code.
         rule: id of the rule that decided.
-        message: the sentence that the guest got. No secret.
+        message: the sentence that the guest got, cut at 1,024 characters. No secret.
         would_rule: id of a rule in audit mode that would have denied.
         would_deny: its message.
         credentials: names of the credentials that were put in.
@@ -277,12 +283,28 @@ def guest_part(guest: Guest) -> AuditGuest:
 def request_part(request: Request, query_mode: str = "names") -> AuditRequest:
     """Return the request's part of a record, with as much of the query as `AuditConfig.query` allows."""
     target = request.target
-    method, path, query = request.method, request.path, request.query
+    method, path, query = request.method, cut_text(request.path, _LONGEST_PATH), request.query
     if not query or query_mode == "none":
         return AuditRequest(method, target.scheme, target.host, target.port, path)
     if query_mode == "full":
-        return AuditRequest(method, target.scheme, target.host, target.port, path, (), query)
+        return AuditRequest(method, target.scheme, target.host, target.port, path, (), cut_text(query, _LONGEST_QUERY))
     return AuditRequest(method, target.scheme, target.host, target.port, path, query_names(query))
+
+
+def cut_text(text: str, longest: int) -> str:
+    """Return the text; if it is too long its beginning, and how long all of it was and its SHA-256."""
+    if len(text) <= longest:
+        return text
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{text[:longest]} [cut: {len(text)} characters, sha256 {digest}]"
+
+
+def with_short_messages(record: AuditRecord) -> AuditRecord:
+    """Return the record with its messages cut; the same one where they are short."""
+    if len(record.message) <= _LONGEST_MESSAGE and len(record.would_deny) <= _LONGEST_MESSAGE:
+        return record
+    message, would_deny = cut_text(record.message, _LONGEST_MESSAGE), cut_text(record.would_deny, _LONGEST_MESSAGE)
+    return msgspec.structs.replace(record, message=message, would_deny=would_deny)
 
 
 def connect_part(target: Target) -> AuditRequest:

@@ -198,6 +198,12 @@ def _last_of_newest_segment(journal: Path) -> Link | None:
     return next((link for line in reversed(lines) if (link := read_link(line)) is not None), None)
 
 
+def began_at(segment: Path) -> float:
+    """Return the Unix time of a segment's first record; that of its last change if it has none that can be read."""
+    with segment.open("rb") as file:
+        return _time_of(file.readline()) or os.fstat(file.fileno()).st_mtime
+
+
 def _time_of(line: bytes) -> float:
     try:
         return parse_time(decode_line(line).time)

@@ -313,7 +313,7 @@ def test_rotation_by_age(path: Path) -> None:
 
 def test_retention_deletes_and_says_so(path: Path) -> None:
     """Only `keep` segments stay; a record names the last one that went, and verify accepts the chain from there."""
-    journal = Journal(AuditConfig(path=str(path), fsync="never", max_size_bytes=4096, keep=2))
+    journal = Journal(AuditConfig(path=str(path), fsync="never", max_size_bytes=4096, keep=2, keep_min_age_s=0))
     for number in range(60):
         journal.begin(_record(number))
     journal.close()
@@ -327,7 +327,7 @@ def test_retention_deletes_and_says_so(path: Path) -> None:
 
 def test_a_deleted_segment_is_no_retention(path: Path) -> None:
     """Deleting a segment by hand is found: no record covers it."""
-    journal = Journal(AuditConfig(path=str(path), fsync="never", max_size_bytes=4096, keep=3))
+    journal = Journal(AuditConfig(path=str(path), fsync="never", max_size_bytes=4096, keep=3, keep_min_age_s=0))
     for number in range(60):
         journal.begin(_record(number))
     journal.close()

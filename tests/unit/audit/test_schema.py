@@ -38,7 +38,7 @@ def test_the_published_schema_is_up_to_date() -> None:
 def test_real_lines_are_valid(tmp_path: Path, keep: int, expected: set[str]) -> None:
     """Every kind of line, full or empty, pruning included, is what the schema says."""
     path = tmp_path / "audit.jsonl"
-    journal = Journal(AuditConfig(path=str(path), fsync="never", max_size_bytes=4096, keep=keep))
+    journal = Journal(AuditConfig(path=str(path), fsync="never", max_size_bytes=4096, keep=keep, keep_min_age_s=0))
     journal.append(AuditRecord(1.0, AuditKind.GATEWAY, gateway=AuditGateway("start", {"version": "0.1.0"})))
     for number in range(20):
         for kind in (AuditKind.BEGIN, AuditKind.REQUEST):
