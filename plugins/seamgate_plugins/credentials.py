@@ -42,6 +42,14 @@ class _HasCredentials(Protocol):
     def credentials(self) -> Mapping[str, CredentialConfig]: ...
 
 
+def _secret_variables(config: _HasCredentials) -> frozenset[str]:
+    """Return the names of the environment variables that hold secrets: of credentials, and of guests' tokens."""
+    names = [each.source.env for each in config.credentials.values()]
+    guests: Mapping[str, Any] = getattr(config, "guests", {})
+    names += [guest.token.env for guest in guests.values() if guest.token is not None]
+    return frozenset(name for name in names if name)
+
+
 class _Context(Protocol):
     """What this plugin uses of `seamgate.registry.PluginContext`."""
 
@@ -63,12 +71,16 @@ class _Credential:
 
     __slots__ = ("binding", "config", "injector", "learnt", "name", "source")
 
-    def __init__(self, name: str, config: CredentialConfig, index: PlaceholderIndex) -> None:
+    def __init__(
+        self, name: str, config: CredentialConfig, index: PlaceholderIndex, secret_variables: frozenset[str]
+    ) -> None:
         self.name = name
         self.config = config
         self.binding = Binding(name, config)
         self.injector = Injector(name, config, index)
-        self.source: Source = open_source(name, config.source, environ=os.environ, monotonic=time.monotonic)
+        self.source: Source = open_source(
+            name, config.source, environ=os.environ, monotonic=time.monotonic, secret_variables=secret_variables
+        )
         self.learnt: tuple[Secret, ...] = ()  # the values that scanner and redactors know
 
     def __repr__(self) -> str:
@@ -91,7 +103,10 @@ class CredentialsPlugin:
         configs = context.config.credentials
         check_credentials(configs)
         self.placeholders = PlaceholderIndex(configs)
-        self._credentials = {name: _Credential(name, config, self.placeholders) for name, config in configs.items()}
+        hidden = _secret_variables(context.config)
+        self._credentials = {
+            name: _Credential(name, config, self.placeholders, hidden) for name, config in configs.items()
+        }
         self._redaction: dict[str, RedactionSet] = {}
         self._scanner = self._learn()
 

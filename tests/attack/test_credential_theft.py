@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import logging
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -29,6 +30,7 @@ from structlog.testing import LogCapture
 from seamgate import Direction, Guest, Reason, Request, Response, SeamgateError, Verdict, allow, hookimpl
 from seamgate.address import parse_authority
 from seamgate.credentials.config import CredentialConfig
+from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.flow import BodyState, Headers, Step, Supply
 from seamgate.pipeline import Pipeline
 from seamgate.protocol.coding import open_decoder
@@ -289,3 +291,23 @@ def test_many_events_are_not_delayed(pipeline: Pipeline) -> None:
     for size, _ in pairwise(range(len(CANARY))):
         event = b"data: " + CANARY[:size].encode() + b"\n\n"
         assert inspector.feed(event) == event
+
+
+async def test_a_command_of_one_credential_sees_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that prints its environment, or a compromised one, has neither keys nor tokens of guests in it."""
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    monkeypatch.setenv("GUEST_TOKEN", "guest-token-0123456789")
+    monkeypatch.setenv("HARMLESS", "1")
+    code = "import os; print(','.join(sorted(set(os.environ) & {'CANARY_KEY', 'GUEST_TOKEN', 'HARMLESS'})))"
+    helper = {
+        "source": {"command": [sys.executable, "-c", code]},
+        "hosts": ["api.example.com"],
+        "inject": {"bearer": True},
+    }
+    configs = msgspec.convert({**RAW, "helper": helper}, dict[str, CredentialConfig])
+    guests = {"g": GuestConfig(token=TokenSource(env="GUEST_TOKEN")), "h": GuestConfig()}
+    config = SimpleNamespace(credentials=configs, guests=guests)
+    plugin = CredentialsPlugin(cast("Any", SimpleNamespace(options={}, config=config)))
+    pending = plugin.supply_credential(request(), "helper")
+    assert pending is not None and not isinstance(pending, Supply)
+    assert (await pending).set_headers == ((b"authorization", b"Bearer HARMLESS"),)

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn, Protocol
 
 import structlog
@@ -62,9 +62,21 @@ class Source(Protocol):
 
 
 def open_source(
-    name: str, config: SourceConfig, *, environ: Mapping[str, str], monotonic: Callable[[], float]
+    name: str,
+    config: SourceConfig,
+    *,
+    environ: Mapping[str, str],
+    monotonic: Callable[[], float],
+    secret_variables: Collection[str] = (),
 ) -> Source:
     """Open the source of the credential with this name.
+
+    Args:
+        name: the credential's.
+        config: where the value comes from.
+        environ: the gateway's environment.
+        monotonic: seconds.
+        secret_variables: names of the variables that hold secrets of the gateway; a command gets none of them.
 
     Raises:
         ConfigError: the variable, file or program is missing or unusable: a gateway does not start without it.
@@ -73,7 +85,13 @@ def open_source(
         return EnvSource(name, config.env, environ)
     if config.file is not None:
         return FileSource(name, config.file, monotonic)
-    return CommandSource(name, config, monotonic)
+    return CommandSource(name, config, monotonic, _without_secrets(environ, secret_variables))
+
+
+def _without_secrets(environ: Mapping[str, str], secret_variables: Collection[str]) -> dict[str, str]:
+    """Return the environment without those variables, and without any other that holds the same value."""
+    secrets = {environ[name] for name in secret_variables if environ.get(name)}
+    return {name: value for name, value in environ.items() if name not in secret_variables and value not in secrets}
 
 
 class EnvSource:
@@ -169,15 +187,27 @@ class FileSource:
 
 
 class CommandSource:
-    """The standard output of a program.
+    """The standard output of a program, which gets the environment that it is given here and nothing on stdin.
 
     Runs when first asked and after `refresh_s`; however many requests wait, it runs once. While it fails, the last
     good value serves until it is `max_stale_s` old.
     """
 
-    __slots__ = ("_config", "_fetched_at", "_monotonic", "_name", "_retry_at", "_running", "_secret", "known")
+    __slots__ = (
+        "_config",
+        "_environ",
+        "_fetched_at",
+        "_monotonic",
+        "_name",
+        "_retry_at",
+        "_running",
+        "_secret",
+        "known",
+    )
 
-    def __init__(self, name: str, config: SourceConfig, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, config: SourceConfig, monotonic: Callable[[], float], environ: Mapping[str, str]
+    ) -> None:
         if config.command is None or shutil.which(config.command[0]) is None:
             program = config.command[0] if config.command else ""
             raise ConfigError(
@@ -185,6 +215,7 @@ class CommandSource:
             )
         self._name = name
         self._config = config
+        self._environ = environ
         self._monotonic = monotonic
         self._secret: Secret | None = None
         self._fetched_at = 0.0
@@ -284,6 +315,7 @@ class CommandSource:
                 stdout=stdout,
                 stderr=asyncio.subprocess.DEVNULL,  # tools print secrets there too
                 start_new_session=True,
+                env=self._environ,
             )
         except OSError as error:
             raise CredentialError(f"credential {self._name!r}: its command can't be run: {error.strerror}") from None

@@ -305,3 +305,12 @@ def test_a_command_that_was_given_up_is_ended(tmp_path: Path, run: Runner) -> No
             readable, _, _ = select.select([descriptor], [], [], 10.0)  # readable once it has ended
             os.close(descriptor)
             assert readable
+
+
+def test_a_command_gets_no_secret_of_the_gateway(run: Runner) -> None:
+    """Neither a variable that is named as a secret, nor another one with the same value; the rest it needs to work."""
+    environ = {"KEY": "canary-value", "COPY": "canary-value", "PATH": "/usr/bin:/bin", "HOME": "/root"}
+    code = "import os; print(','.join(sorted(set(os.environ) & {'KEY', 'COPY', 'PATH', 'HOME'})))"
+    config = SourceConfig(command=python(code))
+    source = open_source("x", config, environ=environ, monotonic=Clock(), secret_variables={"KEY", "UNSET"})
+    assert run(source.fetch()).reveal() == b"HOME,PATH"
