@@ -33,9 +33,12 @@ from seamgate.credentials.config import shown_placeholder
 from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.errors import ConfigError
 from seamgate.flow import Isolation
+from seamgate.limits import LimitsConfig
 
 GUEST = "run"
 """The guest's id, in the audit log too."""
+CONNECTIONS = 1000
+"""Of one program at once, where the configuration does not say how many."""
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
 """Exit codes of shells (POSIX XCU 2.8.2), for a program that could not be started."""
 _OF_THIS_MACHINE = frozenset("PATH HOME TMPDIR PWD OLDPWD SHELL SHLVL USER LOGNAME HOSTNAME VIRTUAL_ENV _".split())
@@ -69,6 +72,9 @@ def private_config(
             proxy=ProxyEntry(listen=_LOOPBACK),
             base_url=BaseUrlEntry(listen=_LOOPBACK, routes=base_url.routes) if base_url is not None else None,
         )
+    limits = config.limits
+    if limits.connections == LimitsConfig().connections:  # a service's default: no program needs so many open files
+        limits = msgspec.structs.replace(limits, connections=CONNECTIONS)
     source = TokenSource(sha256=hashlib.sha256(token.encode()).hexdigest()) if token else None
     return msgspec.structs.replace(
         config,
@@ -76,6 +82,7 @@ def private_config(
         guests={GUEST: GuestConfig(token=source, labels=dict(labels))},
         audit=msgspec.structs.replace(config.audit, path=str(audit_path)),
         admin=AdminConfig(),
+        limits=limits,
     )
 
 

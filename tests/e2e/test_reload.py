@@ -524,11 +524,12 @@ async def test_what_waits_for_a_restart_is_said_each_time() -> None:
     """Sections that can't follow are named, compared with the start, until they are as they were."""
     other = {"limits": {"connections": 7}, "audit": {"keep": 3}, "entries": {"base_url": None}}
     async with Lab(HttpUpstream(echo)) as lab:
+        most = lab.gateway.connections.most
         for _ in range(2):
             assert reload(lab, settings=other).needs_restart == ("entries", "audit", "limits")
             assert lab.gateway.reloads.needs_restart == ("entries", "audit", "limits")
         assert reload(lab).needs_restart == ()
-        assert lab.gateway.connections.most == 10_000
+        assert lab.gateway.connections.most == most > 7
 
 
 class Exporter:

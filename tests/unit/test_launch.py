@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from seamgate import launch
@@ -13,6 +14,7 @@ from seamgate.config import Config, parse_config
 from seamgate.entry.identity import Identities
 from seamgate.errors import ConfigError
 from seamgate.flow import Isolation
+from seamgate.limits import LimitsConfig
 
 _TEXT = """\
 entries:
@@ -37,6 +39,15 @@ _ADDRESSES = {"proxy": ("127.0.0.1", 1234), "base_url": ("127.0.0.1", 1235)}
 def config(tmp_path: Path) -> Config:
     """A configuration for many guests."""
     return parse_config(_TEXT, "seamgate.yaml", base=tmp_path)
+
+
+def test_one_program_gets_connections_for_one(config: Config, tmp_path: Path) -> None:
+    """A service's default number needs more open files than a user may have; what is configured holds."""
+    path = tmp_path / "run.jsonl"
+    made = launch.private_config(config, token="t" * 32, labels={}, audit_path=path)
+    assert made.limits.connections == launch.CONNECTIONS
+    said = msgspec.structs.replace(config, limits=LimitsConfig(connections=5000))
+    assert launch.private_config(said, token="t" * 32, labels={}, audit_path=path).limits.connections == 5000
 
 
 def test_the_private_gateway_has_one_guest(config: Config, tmp_path: Path) -> None:
