@@ -234,8 +234,15 @@ class RedactionSet:
         if not self.hit(text) and not self._named(text):
             return headers
         return tuple(
-            [(name, self.replace(value)) for name, value in headers if not self.hit(name) and not self._named(name)]
+            [(name, self._cleaned(value)) for name, value in headers if not self.hit(name) and not self._named(name)]
         )
+
+    def _cleaned(self, value: bytes) -> bytes:
+        """Return a header's value redacted, also where it repeats names, as Access-Control-Allow-Headers does."""
+        value = self.replace(value)
+        for form in self._in_names:
+            value = value.replace(form, b"[redacted]")
+        return value
 
     def _named(self, text: bytes) -> bool:
         """Return whether a spelling stands in the text in lower case, as it would in a header's name."""

@@ -147,6 +147,8 @@ def test_a_header_s_name_has_lost_its_case() -> None:
     """Names come in lower case: a value in mixed case is found in them all the same."""
     named = RedactionSet([("key", b"AbCdEfGh-1234567890")])
     assert named.replace_headers(((b"abcdefgh-1234567890", b"yes"), (b"a", b"b"))) == ((b"a", b"b"),)
+    repeats = ((b"vary", b"x, abcdefgh-1234567890"),)
+    assert named.replace_headers(repeats) == ((b"vary", b"x, [redacted]"),)
 
 
 def test_lines_of_text_are_not_held_back() -> None:
