@@ -299,11 +299,15 @@ class Redactor:
         for begin, end, replacement in self._set.hits(data):
             if begin >= open_at:
                 break
-            out += (data[max(place, given) : begin], replacement)
+            start = max(place, given)
+            # Compiled, a slice that ends before it begins is an error, not empty.
+            out += (data[start:begin] if start < begin else b"", replacement)
             place = end
             if open_at < place:
                 open_at = self._set.open_end(data, place)
-        out.append(data[max(place, given) : open_at])
+        start = max(place, given)
+        if start < open_at:
+            out.append(data[start:open_at])
         self._tail = data[open_at:]
         self._given = max(0, given - open_at)
         return b"".join(out)
