@@ -47,6 +47,8 @@ static void store(volatile u32 *p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELE
 
 /* ---- sending */
 
+static u32 wants_room; /* the last push found the ring full */
+
 static u32 padded(u32 n) { return (n + 15) & ~15u; }
 
 static void ring_doorbell(void)
@@ -196,6 +198,10 @@ void ring_poll(void)
         store(&RING->rx_tail, tail);
         head = load(&RING->rx_head);
     }
+    if (wants_room && ring_room()) {
+        wants_room = 0;
+        io_events++;
+    }
     if (load(&RING->host_blocked)) {
         store(&RING->host_blocked, 0);
         __asm__ volatile("outb %%al, %0" : : "i"(PORT_DOORBELL) : "memory");
@@ -226,6 +232,8 @@ int ring_sleep(void)
         return 1;
     store(&RING->guest_sleeping, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (wants_room && ring_room()) /* the host took frames before it could see that we sleep */
+        return 0;
     return load(&RING->rx_head) == RING->rx_tail;
 }
 
@@ -380,7 +388,9 @@ static i64 stream_push(struct stream *s, u64 address, u64 length)
 {
     u64 done = 0;
     while (done < length) {
-        u64 n = least(least(length - done, ring_room()), s->credit_out);
+        u32 room = ring_room();
+        wants_room = !room;
+        u64 n = least(least(length - done, room), s->credit_out);
         if (!n || !ring_send(FRAME_DATA, s->id, 0, address + done, (u32)n))
             break;
         s->credit_out -= n;

@@ -16,7 +16,7 @@ from seamgate_vmm.greeting import PREFACE
 from seamgate_vmm.names import NXDOMAIN, NameTable
 from seamgate_vmm.ring import GuestRing, RingServer, RingTransport, StreamOpen
 
-from .fake_guest import RX_TAIL, TX_HEAD, FakeGuest
+from .fake_guest import GUEST_SLEEPING, RX_TAIL, TX_HEAD, FakeGuest
 
 
 class Recorder(asyncio.Protocol):
@@ -111,6 +111,21 @@ def test_bytes_go_both_ways() -> None:
         assert p.opened == StreamOpen("192.0.2.1", 80, False)
         p.transport.write(b"answer")
         assert b.guest.receive() == [(_kvm.FRAME_DATA, number, 0, b"answer")]
+
+    with_bench(check)
+
+
+def test_a_guest_that_waits_for_room_is_woken() -> None:
+    """Who found its ring full sleeps until the host has taken a part of it, although nothing is sent to it."""
+
+    async def check(b: Bench) -> None:
+        number, _ = await b.stream()
+        b.guest.set_word(GUEST_SLEEPING, 1)
+        for _ in range(3):
+            b.guest.data(number, bytes(_kvm.RING_TX_SIZE // 8))
+        await b.settle()
+        assert b.guest.receive() == []  # not even credit
+        assert (os.eventfd_read(b.ring.wake), b.guest.word(GUEST_SLEEPING)) == (1, 0)
 
     with_bench(check)
 

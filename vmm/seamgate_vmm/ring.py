@@ -32,6 +32,7 @@ _WINDOW_S = 0.1
 _GREETING_WAIT_S = 0.2  # a client that lets the server speak first is recognised by its silence
 _SWEEP_S = 1.0  # a doorbell that a guest kept to itself costs it a second, never a hang
 _HIGH_WATER = 64 * 1024
+_ROOM_BYTES = _kvm.RING_TX_SIZE // 4  # so much taken, and a guest that found its ring full can go on
 _OPEN = struct.Struct("<HH16s")
 _AF_INET, _AF_INET6 = 2, 10
 
@@ -340,6 +341,7 @@ class RingServer:
         self._waiting_for_room: dict[RingTransport, None] = {}
         self._unsent: list[tuple[int, int, int, bytes]] = []
         self._sweep: asyncio.TimerHandle | None = None
+        self._taken_bytes = 0  # since the guest was woken
         self._window_end = 0.0
         self._window_left = _FRAMES_PER_WINDOW
         self._throttled: asyncio.TimerHandle | None = None
@@ -413,6 +415,7 @@ class RingServer:
                 self._wake()
 
     def _wake(self) -> None:
+        self._taken_bytes = 0
         try:
             os.eventfd_write(self._fds.wake, 1)
         except BlockingIOError:
@@ -458,6 +461,7 @@ class RingServer:
         self._spend(max(1, len(frames)))
         for kind, stream, aux, payload in frames:
             self.bytes_in += len(payload)
+            self._taken_bytes += len(payload) + 16
             wrong = self._frame(kind, stream, aux, payload)
             if wrong:
                 self._violated(wrong)
@@ -465,6 +469,8 @@ class RingServer:
                 return
         if self._unsent or self._waiting_for_room:
             self._retry()
+        if self._taken_bytes >= _ROOM_BYTES and not self._closed and self._ring.guest_wants_wake():
+            self._wake()  # it may sleep for want of room, and nothing that is sent would wake it
         if not self._closed and (len(frames) == _FRAMES_PER_TURN or not self._ring.may_sleep()):
             self.loop.call_soon(self._pump)
 
