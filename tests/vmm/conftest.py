@@ -1,6 +1,7 @@
 """Guests for tests: small C programs built on the spot, and Python in a template that is built once a run.
 
-Where /dev/kvm is missing these tests are skipped, and say so; where it exists and does not work they fail.
+Where /dev/kvm is missing these tests are skipped, and say so; where it should be, or does not work, they fail: see
+`support.kvm`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import pytest
 
 from seamgate_vmm import template as templates
 from seamgate_vmm.guest import Guest, Limits, State, boot
-from seamgate_vmm.host import KVM_DEVICE, Host, open_host
+from seamgate_vmm.host import Host
 from seamgate_vmm.image import Mount, View
 from seamgate_vmm.outcome import Outcome
 from seamgate_vmm.ring import Accept, GuestRing, RingServer
 from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.template import Job, made_up_files, restore, view_of
+from support.kvm import need_kvm
 
 SMALL = Limits(memory_bytes=64 << 20, first_memory_bytes=16 << 20, wall_s=20, scratch_bytes=1 << 20, scratch_files=16)
 ROOMY = Limits(wall_s=20)
@@ -75,9 +77,7 @@ def drive(guest: Guest, wake: int = -1) -> Outcome:
 @pytest.fixture(scope="session")
 def host() -> Host:
     """This host; the tests that need it are skipped only if there is no KVM at all."""
-    if not os.path.exists(KVM_DEVICE):
-        pytest.skip(f"no {KVM_DEVICE}: guests, snapshots, workers and the ring in a guest were not tested")
-    return open_host()
+    return need_kvm()
 
 
 @pytest.fixture(scope="session")

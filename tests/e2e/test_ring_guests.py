@@ -1,0 +1,309 @@
+"""Guests in real microVMs under a real gateway: unmodified clients, SDKs, the demo's agent, and the command line."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seamgate.demo import agent
+from seamgate_vmm.runner import ensure_template
+from support.api import WORDS, Api, LlmApi
+from support.cli import Running, seamgate
+from support.kvm import need_kvm
+from support.lab import SECRET, WITH_KEY, Lab
+from support.microvm import run_guest
+from support.upstream import HttpUpstream, echo
+
+pytestmark = [pytest.mark.kvm, pytest.mark.timeout(240)]
+
+PLACEHOLDER = "sk-ant-api03-placeholder-0000000000"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The template of this virtual environment, as `seamgate run` makes it."""
+    need_kvm()
+    before = os.environ.get("SEAMGATE_TEMPLATES")
+    os.environ["SEAMGATE_TEMPLATES"] = str(tmp_path_factory.mktemp("templates"))
+    try:
+        ensure_template("venv-test", Path(sys.prefix))
+        yield "venv-test"
+    finally:
+        del os.environ["SEAMGATE_TEMPLATES"]
+        if before is not None:
+            os.environ["SEAMGATE_TEMPLATES"] = before
+
+
+_REQUESTS = """
+import json, sys, requests
+base = sys.argv[1]
+session = requests.Session()
+out = {"json": session.get(base + "/json").json()}
+out["size"] = session.post(base + "/upload", data=b"x" * 300000).json()["size"]
+events = []
+with session.get(base + "/events", stream=True) as response:
+    for line in response.iter_lines(chunk_size=1):
+        if line.startswith(b"data: "):
+            events.append(line.decode().split()[1])
+            requests.get(base + f"/ack/{events[-1]}").raise_for_status()
+denied = session.get("https://evil.example/x")
+print(json.dumps(out | {"events": events, "denied": [denied.status_code, denied.headers["x-seamgate-reason"]]}))
+"""
+_HTTPX = """
+import json, sys, httpx
+base = sys.argv[1]
+with httpx.Client() as session:
+    out = {"json": session.get(base + "/json").json()}
+    out["size"] = session.post(base + "/upload", content=b"x" * 300000).json()["size"]
+    events = []
+    with session.stream("GET", base + "/events") as response:
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                events.append(line.split()[1])
+                httpx.get(base + f"/ack/{events[-1]}").raise_for_status()
+    denied = session.get("https://evil.example/x")
+print(json.dumps(out | {"events": events, "denied": [denied.status_code, denied.headers["x-seamgate-reason"]]}))
+"""
+_AIOHTTP = """
+import asyncio, json, sys, aiohttp
+async def main(base):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(base + "/json") as response:
+            out = {"json": await response.json()}
+        async with session.post(base + "/upload", data=b"x" * 300000) as response:
+            out["size"] = json.loads(await response.read())["size"]
+        events = []
+        async with session.get(base + "/events") as response:
+            async for line in response.content:
+                if line.startswith(b"data: "):
+                    events.append(line.decode().split()[1])
+                    async with session.get(base + f"/ack/{events[-1]}") as ack:
+                        ack.raise_for_status()
+        async with session.get("https://evil.example/x") as denied:
+            out["denied"] = [denied.status, denied.headers["x-seamgate-reason"]]
+    print(json.dumps(out | {"events": events}))
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("code", [_REQUESTS, _HTTPX, _AIOHTTP], ids=["requests", "httpx", "aiohttp"])
+async def test_python_clients(code: str, template: str) -> None:
+    """JSON, an upload, events as they come, and a denial that says why; the guest needs no proxy and no CA."""
+    async with Lab(HttpUpstream(Api()), rules=[WITH_KEY], checks=False) as lab:
+        done = await run_guest(lab, template, code, f"https://{lab.authority()}")
+        assert done.outcome.code == 0, done
+        out = json.loads(done.out)
+        assert out["json"] == {"ok": True, "has_key": True}
+        assert (out["size"], out["events"]) == (300_000, ["0", "1", "2"])
+        assert out["denied"] == [403, "no_rule_matched"]
+        assert SECRET not in done.out + done.err
+        assert {record.entry for record in lab.records} == {"ring"}
+
+
+RULES: list[dict[str, Any]] = [
+    {
+        "id": "llm",
+        "allow": {
+            "hosts": ["api.test"],
+            "ports": ["1-65535"],
+            "methods": ["POST"],
+            "paths": ["/v1/chat/completions", "/v1/messages"],
+        },
+        "when": 'request.json.model.startsWith("small-")',
+        "credential": "key",
+    },
+    {"id": "ack", "allow": {"hosts": ["api.test"], "ports": ["1-65535"], "paths": ["/v1/ack/*"]}},
+]
+OPENAI = """
+import json, os, openai
+client = openai.OpenAI(base_url=os.environ["BASE"] + "/v1", api_key=os.environ["KEY"])
+plain = openai.DefaultHttpxClient()
+
+def ask(model, **more):
+    return client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hi"}], **more)
+
+out = {"json": ask("small-1").choices[0].message.content, "stream": []}
+for chunk in ask("small-1", stream=True):
+    if chunk.choices[0].delta.content:
+        out["stream"].append(chunk.choices[0].delta.content)
+        plain.get(os.environ["BASE"] + f"/v1/ack/{len(out['stream']) - 1}").raise_for_status()
+try:
+    ask("large-1")
+except openai.PermissionDeniedError as error:
+    out["denied"] = [error.status_code, str(error)]
+print(json.dumps(out))
+"""
+ANTHROPIC = """
+import json, os, anthropic
+client = anthropic.Anthropic(base_url=os.environ["BASE"], api_key=os.environ["KEY"])
+plain = anthropic.DefaultHttpxClient()
+
+def ask(model, make=client.messages.create):
+    return make(model=model, max_tokens=100, messages=[{"role": "user", "content": "hi"}])
+
+out = {"json": ask("small-1").content[0].text, "stream": []}
+with ask("small-1", client.messages.stream) as stream:
+    for text in stream.text_stream:
+        out["stream"].append(text)
+        plain.get(os.environ["BASE"] + f"/v1/ack/{len(out['stream']) - 1}").raise_for_status()
+try:
+    ask("large-1")
+except anthropic.PermissionDeniedError as error:
+    out["denied"] = [error.status_code, str(error)]
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize(
+    ("code", "path", "inject"),
+    [
+        pytest.param(OPENAI, "/v1/chat/completions", {"header": None, "bearer": True}, id="openai"),
+        pytest.param(ANTHROPIC, "/v1/messages", {"header": "x-api-key"}, id="anthropic"),
+    ],
+)
+async def test_sdk(code: str, path: str, inject: dict[str, Any], template: str) -> None:
+    """A whole answer, a stream word by word, and a denial that is an exception which says why, from a microVM."""
+    settings = {"credentials": {"key": {"inject": inject, "placeholder": PLACEHOLDER}}}
+    async with Lab(HttpUpstream(LlmApi()), rules=RULES, settings=settings) as lab:
+        env = {"KEY": PLACEHOLDER, "BASE": f"https://{lab.authority()}"}
+        done = await run_guest(lab, template, code, env=env)
+        assert done.outcome.code == 0, done
+        out = json.loads(done.out)
+        assert (out["json"], out["stream"]) == ("".join(WORDS), [*WORDS])
+        status, message = out["denied"]
+        assert status == 403 and "no_rule_matched" in message
+        assert SECRET not in done.out
+        await lab.audited(
+            f"POST {path} allow allowed 200 complete",
+            *(f"GET /v1/ack/{number} allow allowed 204 complete" for number in range(len(WORDS))),
+            f"POST {path} allow allowed 200 complete",
+            f"POST {path} deny no_rule_matched 403 denied",
+        )
+
+
+async def test_what_is_secret_cannot_be_opened(template: str) -> None:
+    """The program's folder is there to read, but not the files that hold secrets in it, by whatever name."""
+    code = """
+import os
+for name in sorted(os.listdir()):
+    try:
+        print(name, len(open(name, "rb").read()) if os.path.isfile(name) else "folder")
+    except OSError as error:
+        print(name, error.strerror)
+"""
+    async with Lab(HttpUpstream(echo)) as lab:
+        (lab.folder / "link").symlink_to("key")
+        os.link(lab.folder / "key", lab.folder / "hard")
+        done = await run_guest(lab, template, code, hide=[lab.folder / "key", lab.folder / "token"])
+        said = dict(line.split(" ", 1) for line in done.out.splitlines())
+        denied = {name for name, what in said.items() if what == "Permission denied"}
+        assert denied == {"key", "token", "link", "hard"}, done
+        assert said["policy.yaml"] == str((lab.folder / "policy.yaml").stat().st_size)
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def _run(home: Path, code: str, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    need_kvm()
+    command = ("run", "--isolation", "kvm", *options, "--", sys.executable, "-c", code)
+    return seamgate(*command, home=home, env=env)
+
+
+def test_arguments_output_and_exit_code(tmp_path: Path) -> None:
+    """Standard output and error are the program's own, and so is the exit code; arguments and environment go in."""
+    code = "import os, sys; print(sys.argv[1:], os.environ['ONE']); print('err', file=sys.stderr); sys.exit(7)"
+    need_kvm()
+    command = ("run", "--isolation", "kvm", "--", sys.executable, "-c", code, "a b", "--c")
+    done = seamgate(*command, home=tmp_path, env={"ONE": "1", "HTTPS_PROXY": "http://127.0.0.1:1"})
+    assert (done.returncode, done.stdout, done.stderr.endswith("err\n")) == (7, "['a b', '--c'] 1\n", True)
+
+
+def test_placeholders_and_the_end_of_a_guest(tmp_path: Path) -> None:
+    """Where a credential stood there is its placeholder; the journal verifies and tells the guest's end."""
+    (tmp_path / "p.yaml").write_text(
+        "seamgate: 1\nrules:\n  - {id: one, allow: {hosts: [a.example]}, credential: key}\n"
+    )
+    (tmp_path / "seamgate.yaml").write_text(
+        "entries: {proxy: {listen: 127.0.0.1:8080}}\n"
+        "policies: [p.yaml]\n"
+        "guests: {other: {token: {env: OTHER_TOKEN}}}\n"
+        "credentials:\n"
+        "  key: {source: {env: THE_KEY}, inject: {bearer: true}, hosts: [a.example], placeholder: sk-looks-real-0000}\n"
+    )
+    secrets = {"THE_KEY": "sk-the-real-value-123456", "OTHER_TOKEN": "other-guests-token-1234567890"}
+    code = (
+        "import os; print(os.environ['THE_KEY'], 'OTHER_TOKEN' in os.environ, 'HTTPS_PROXY' in os.environ)\nos.fork()"
+    )
+    options = ("-c", "seamgate.yaml", "--label", "team=red", "--audit", "run.jsonl")
+    done = _run(tmp_path, code, *options, env=secrets)
+    assert done.stdout == "sk-looks-real-0000 False False\n", done
+    assert done.returncode == 1 and "processes are not supported in a guest" in done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    (end,) = (line for line in lines if line.get("gateway", {}).get("event") == "guest_end")
+    assert end["guest"] == {"id": "run", "labels": {"team": "red"}, "isolation": "kvm"}
+    assert (end["gateway"]["facts"]["reason"], end["gateway"]["facts"]["exit_status"]) == ("exited", "1")
+    assert seamgate("audit", "verify", "run.jsonl", home=tmp_path).returncode == 0
+
+
+def test_ctrl_c_is_the_programs(tmp_path: Path) -> None:
+    """The first one is a KeyboardInterrupt inside of the guest."""
+    need_kvm()
+    code = (
+        "import sys, time\n"
+        "print('ready', file=sys.stderr, flush=True)\n"
+        "try:\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    sys.exit(42)"
+    )
+    with Running("run", "--isolation", "kvm", "--", sys.executable, "-c", code, home=tmp_path) as program:
+        program.wait_for("ready")
+        program.process.send_signal(signal.SIGINT)
+        assert program.ended() == 42
+
+
+def test_auto_takes_a_microvm_for_python_and_says_so(tmp_path: Path) -> None:
+    """The strongest that there is for this program; for one that is no Python program it says why it is another."""
+    need_kvm()
+    done = seamgate("run", "--summary", "--", sys.executable, "-c", "print(1)", home=tmp_path)
+    assert (done.stdout, "seamgate: isolation kvm (" in done.stderr) == ("1\n", True), done
+    done = seamgate("run", "--summary", "--", "true", home=tmp_path)
+    assert "seamgate: isolation netns: " in done.stderr and "Why not kvm: " in done.stderr
+
+
+async def test_the_demos_agent(template: str) -> None:
+    """The demo's script of attempts, unmodified: served, denied and explained as behind the proxy."""
+    upstream = HttpUpstream(LlmApi(), "api.llm.test", "telemetry.llm.test")
+    rules = [
+        {
+            "id": "messages",
+            "allow": {"hosts": ["api.llm.test"], "ports": ["1-65535"], "methods": ["POST"], "paths": ["/v1/messages"]},
+            "when": 'request.json.model == "demo-large" && !has(request.json.stream)',
+            "credential": "key",
+        },
+    ]
+    settings = {"credentials": {"key": {"placeholder": PLACEHOLDER, "hosts": ["api.llm.test"]}}}
+    async with Lab(upstream, rules=rules, settings=settings, checks=False) as lab:
+        code = inspect.getsource(agent)
+        port = lab.authority().rpartition(":")[2]
+        done = await run_guest(lab, template, code, port, env={"LLM_API_KEY": PLACEHOLDER})
+        assert done.outcome.code == 0, done
+        said = {line["step"]: line for line in map(json.loads, done.out.splitlines())}
+        assert said["environment"]["variables"] == {
+            "LLM_API_KEY": PLACEHOLDER, "HTTPS_PROXY": None, "SSL_CERT_FILE": None
+        }  # fmt: skip
+        assert said["ask"]["status"] == 200
+        denied = ("stream", "leak", "admin", "model", "exfiltrate", "metadata")
+        assert {said[step].get("status") for step in denied} == {403}
+        assert "error" in said["telemetry"]  # denied at that port, which speaks no http by convention: a reset
+        assert SECRET not in done.out
