@@ -204,6 +204,9 @@ class Exchange:
         upload = self._upload
         upload.done = True
         upload.trailers = trailers
+        if trailers and (denial := self._pipeline.judge_trailers(self.request, trailers, self._steps)) is not None:
+            self.refuse(denial)
+            return
         if self._stage is Stage.GATHERING:
             self._judge_body(BodyState.COMPLETE)
         elif self._session is not None and self._stage in (Stage.SENDING, Stage.RESPONDING):
@@ -575,7 +578,7 @@ class Exchange:
             id=self.request.id,
             guest=guest_part(self.request.guest),
             entry=self._entry,
-            request=request_part(self.request, seam.query_mode),
+            request=request_part(self.request, seam.query_mode, why.reason),
             verdict=self._decision,
             reason=why.reason,
             rule=why.rule or verdict.rule,

@@ -156,6 +156,12 @@ class Pipeline:
         """Judge a request in its present phase. DEFER: judge again with the body."""
         return self._judge("judge_request", self._judge_request, steps, request)
 
+    def judge_trailers(self, request: Request, trailers: Headers, steps: list[Step]) -> Verdict | None:
+        """Judge what came late as if it had come with the head. None unless that denies."""
+        late = msgspec.structs.replace(request, headers=(*request.headers, *trailers))
+        verdict = self.judge_request(late, steps)
+        return verdict if verdict.effect is Effect.DENY else None
+
     def judge_response(self, request: Request, response: Response, steps: list[Step]) -> Verdict | None:
         """Judge a response head. None unless a plugin denies."""
         if not self._judge_response:

@@ -280,9 +280,14 @@ def guest_part(guest: Guest) -> AuditGuest:
     return AuditGuest(guest.id, guest.labels, guest.isolation)
 
 
-def request_part(request: Request, query_mode: str = "names") -> AuditRequest:
-    """Return the request's part of a record, with as much of the query as `AuditConfig.query` allows."""
+def request_part(request: Request, query_mode: str = "names", reason: Reason | None = None) -> AuditRequest:
+    """Return the request's part of a record, with as much of the query as `AuditConfig.query` allows.
+
+    Of a request that is refused because a credential's real value stands in it, neither path nor query is kept.
+    """
     target = request.target
+    if reason is Reason.SECRET_LEAVING:
+        return AuditRequest(request.method, target.scheme, target.host, target.port)
     method, path, query = request.method, cut_text(request.path, _LONGEST_PATH), request.query
     if not query or query_mode == "none":
         return AuditRequest(method, target.scheme, target.host, target.port, path)

@@ -253,10 +253,11 @@ class _Brotli:
 
 
 class _Zstd:
-    __slots__ = ("_ended", "_engine")
+    __slots__ = ("_begun", "_ended", "_engine")
 
     def __init__(self) -> None:
         self._engine = self._new()
+        self._begun = False
         self._ended = False
 
     @staticmethod
@@ -268,10 +269,14 @@ class _Zstd:
             piece = data[start : start + _ZSTD_PIECE_BYTES]
             while piece:
                 if self._ended:
-                    self._engine = self._new()
-                yield self._engine.decompress(piece)
+                    self._engine, self._begun = self._new(), False
+                # The first byte of a frame goes by itself: zstd takes a frame that comes whole another way, which is
+                # stricter about a wrong content size, and the result must not depend on how the bytes are split.
+                part, rest = (piece, b"") if self._begun else (piece[:1], piece[1:])
+                self._begun = True
+                yield self._engine.decompress(part)
                 self._ended = self._engine.eof
-                piece = self._engine.unused_data if self._ended else b""
+                piece = self._engine.unused_data + rest if self._ended else rest
 
     def finish(self) -> Iterator[bytes]:
         if not self._ended:
