@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -40,7 +39,6 @@ from seamgate.upstream.tls import TlsProfile, build_context
 EXIT_MISSING = 3
 _PROBE_S = 2.0
 _CLIENT_S = 10.0
-_KVM_GET_API_VERSION = 0xAE00  # Source: linux/kvm.h
 _ENOUGH_FILES = 4096
 _SOON = datetime.timedelta(days=30)
 
@@ -236,32 +234,18 @@ def check_files(_: Setting) -> Finding:
 
 
 def check_kvm(_: Setting) -> Finding:
-    """The device /dev/kvm can be used, for the isolation `kvm`."""
+    """A first guest runs, for the isolation `kvm`; the finding says what the boundary is worth here."""
     try:
-        descriptor = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
-    except OSError as exc:
-        return Finding("kvm", Level.WARN, *_kvm_problem(exc.errno or 0))
+        from seamgate_vmm.errors import KvmUnusable
+        from seamgate_vmm.host import describe, open_host
+    except ImportError:
+        return Finding("kvm", Level.WARN, "its C parts are not built here", "`make build`, or use --isolation netns")
     try:
-        version = fcntl.ioctl(descriptor, _KVM_GET_API_VERSION)
-    except OSError as exc:
-        return Finding("kvm", Level.WARN, f"/dev/kvm is not KVM: {exc.strerror}", "use --isolation netns")
-    finally:
-        os.close(descriptor)
-    if version != 12:
-        return Finding("kvm", Level.WARN, f"KVM has the API version {version}, not 12", "use --isolation netns")
-    return Finding("kvm", Level.OK, "/dev/kvm is usable")
-
-
-def _kvm_problem(code: int) -> tuple[str, str]:
-    if code == errno.ENOENT:
-        flags = re.search(r"^flags\s*:.*\b(vmx|svm)\b", _text("/proc/cpuinfo"), re.MULTILINE)
-        if flags is None:
-            why = "the processor offers no virtualisation here"
-            return why, "on a virtual machine, enable nested virtualisation; else use --isolation netns"
-        return "there is no /dev/kvm", f"`modprobe kvm_{'intel' if flags.group(1) == 'vmx' else 'amd'}` as root"
-    if code in (errno.EACCES, errno.EPERM):
-        return "/dev/kvm is not open to you", "`usermod -aG kvm $USER` as root, then log in again"
-    return f"/dev/kvm can't be opened: {os.strerror(code)}", "use --isolation netns"
+        open_host()
+    except KvmUnusable as error:
+        problem, _semicolon, advice = str(error).partition("; ")
+        return Finding("kvm", Level.WARN, problem, f"{advice or 'see docs/vmm.md'}; else use --isolation netns")
+    return Finding("kvm", Level.OK, describe())
 
 
 def check_namespaces(_: Setting) -> Finding:

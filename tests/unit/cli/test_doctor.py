@@ -16,6 +16,7 @@ from seamgate.ca.store import init_ca
 from seamgate.cli import doctor
 from seamgate.cli.doctor import Finding, Level, Setting, examine, render
 from seamgate.upstream.resolver import DnsConfig
+from seamgate_vmm.host import open_host
 
 
 def setting(tmp_path: Path, **more: object) -> Setting:
@@ -106,10 +107,12 @@ def test_kvm_says_why_not(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyP
     def refuse(*_: object) -> int:
         raise OSError(code, "no")
 
+    open_host.cache_clear()
     monkeypatch.setattr(os, "open", refuse)
     finding = only(doctor.check_kvm(setting(tmp_path)))
     assert finding.level is Level.WARN
-    assert finding.advice
+    assert finding.message.startswith("/dev/kvm: ")
+    assert "--isolation netns" in finding.advice
 
 
 @pytest.mark.parametrize(
