@@ -32,7 +32,7 @@ from seamgate.flow import (
     Supply,
     Target,
 )
-from seamgate.headers import apply_amendment, field_problem
+from seamgate.headers import Headers, apply_amendment, field_problem
 from seamgate.hookspecs import Inspector
 from seamgate.registry import LoadedPlugin
 from seamgate.verdict import NO_OPINION, Effect, Verdict, deny, fold

@@ -222,7 +222,7 @@ async def deny_leak(reason: str, method: str, path: str, *headers: bytes, body: 
         assert SECRET not in answer.body.decode()
         client.close()
         # Where a real value stands, the record keeps neither path nor query.
-        kept = "-" if reason == "secret_leaving" else path.partition("?")[0]
+        kept = "[withheld]" if reason == "secret_leaving" else path.partition("?")[0]
         await lab.refused(f"{method} {kept} deny {reason} 403 denied")
 
 
@@ -261,7 +261,7 @@ async def test_nor_in_a_path() -> None:
         assert answer.reason == "secret_leaving"
         assert SECRET not in answer.body.decode()
         client.close()
-        await lab.refused("GET - deny secret_leaving 403 denied")
+        await lab.refused("GET [withheld] deny secret_leaving 403 denied")
 
 
 async def test_a_placeholder_in_trailers_is_stopped() -> None:

@@ -135,7 +135,7 @@ async def test_the_placeholder_and_the_secret_stay_where_they_belong() -> None:
         client = await ringed.tls()
         answer = await client.ask("POST", "/", b"x-note: " + SECRET.encode())
         assert answer.reason == "secret_leaving"
-        (record,) = await lab.audited("POST / deny secret_leaving 403 denied")
+        (record,) = await lab.audited("POST [withheld] deny secret_leaving 403 denied")
         assert lab.upstream.received == b"" and record.entry == "ring"
         client.close()
 

@@ -220,7 +220,7 @@ async def test_a_real_value_never_leaves(spelling: str) -> None:
         await peer.send(events[spelling])
         code, reason = await peer.closed()
         assert code == 1008 and reason.startswith("secret_leaving; ")
-        await lab.audited("GET - deny secret_leaving 101 truncated")
+        await lab.audited("GET [withheld] deny secret_leaving 101 truncated")
 
 
 async def test_what_an_upstream_repeats_is_redacted_in_every_place() -> None:

@@ -280,6 +280,10 @@ def guest_part(guest: Guest) -> AuditGuest:
     return AuditGuest(guest.id, guest.labels, guest.isolation)
 
 
+WITHHELD = "[withheld]"
+"""Stands for a path that may hold a credential's real value."""
+
+
 def request_part(request: Request, query_mode: str = "names", reason: Reason | None = None) -> AuditRequest:
     """Return the request's part of a record, with as much of the query as `AuditConfig.query` allows.
 
@@ -287,7 +291,7 @@ def request_part(request: Request, query_mode: str = "names", reason: Reason | N
     """
     target = request.target
     if reason is Reason.SECRET_LEAVING:
-        return AuditRequest(request.method, target.scheme, target.host, target.port)
+        return AuditRequest(request.method, target.scheme, target.host, target.port, WITHHELD)
     method, path, query = request.method, cut_text(request.path, _LONGEST_PATH), request.query
     if not query or query_mode == "none":
         return AuditRequest(method, target.scheme, target.host, target.port, path)
