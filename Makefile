@@ -49,7 +49,8 @@ $(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/seamgate/*.py proxy
 compiled: $(COMPILED)/.built ## the wheel, with the hot path compiled
 
 test-compiled: compiled ## the data plane's tests again, against the wheel
-	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="tests bench" tests/unit/protocol tests/property/test_http1.py tests/property/test_http1_h11.py tests/e2e/test_clients_python.py tests/e2e/test_demo.py
+	PYTHONPATH=$(COMPILED) $(BIN)/python -c "import seamgate.exchange as it; assert it.__file__.endswith('.so'), it.__file__"
+	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="tests bench" tests/unit/protocol tests/property/test_http1.py tests/property/test_http1_h11.py tests/property/test_http2.py tests/property/test_redaction.py tests/attack/test_credential_theft.py tests/e2e/test_http1_messages.py tests/e2e/test_clients_python.py tests/e2e/test_demo.py
 
 bench: compiled ## speed beside the peers, paired in one run
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/run.py
