@@ -13,8 +13,9 @@ from seamgate_vmm.outcome import Outcome, Reason
 from support.certificates import guest_context
 from support.client import Answer
 from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
+from support.line import Line
 from support.ring import Ringed, preface
-from support.upstream import HttpUpstream, echo
+from support.upstream import HttpUpstream, RawUpstream, echo
 
 RULES: list[dict[str, Any]] = [
     {"id": "read", "allow": {"hosts": ["api.test"], "methods": ["GET"], "paths": ["/v1/**"], "ports": ["1-65535"]}},
@@ -116,6 +117,23 @@ async def test_both_ways_in_lead_to_the_same_verdicts() -> None:
 
 def _without(port: bytes, facts: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*facts[:-1], facts[-1].replace(port.decode(), "PORT"))
+
+
+async def test_streams_that_pass_unread() -> None:
+    """Where a rule says `protocol: tcp`, whoever speaks first, and what is said, is the stream's own business."""
+
+    async def greet(line: Line) -> None:
+        await line.send(b"220 hello\r\n")
+        assert await line.until(b"\n") == b"quit\n"
+        line.close()
+
+    rule = {"id": "mail", "allow": {"hosts": ["mail.test"], "ports": ["1-65535"], "protocol": "tcp"}}
+    async with Lab(RawUpstream(greet, "mail.test", tls=False), rules=[rule]) as lab, Ringed(lab) as ringed:
+        line = await ringed.open()
+        assert await line.until(b"\n") == b"220 hello\r\n"
+        await line.send(b"quit\n")
+        await line.end()
+        line.close()
 
 
 async def test_names_are_judged_and_never_looked_up() -> None:
