@@ -50,6 +50,23 @@ def test_links_are_followed_inside(tree: tuple[View, Path]) -> None:
         assert _open(view, path) == b"inside", path
 
 
+def test_hidden_files_cannot_be_opened(tree: tuple[View, Path]) -> None:
+    """Not by name, not by a link of either kind, and not what takes their place later; their folder stays."""
+    view, folder = tree
+    secret, later = folder / "base" / "a" / "file", folder / "base" / "later"
+    os.link(secret, folder / "base" / "hard")
+    view.hide([str(secret), str(later)])
+    later.write_text("made after the guest began")
+    paths = ("/base/a/file", "/base/to-file", "/base/to-dir/file", "/base/hard", "/base/later")
+    shared = view.with_scratch(Mount("/elsewhere", str(folder / "scratch"), True))
+    for each in (view, shared):
+        assert [_open(each, path) for path in paths] == [errno.EACCES] * len(paths)
+    secret.unlink()
+    secret.write_text("another")
+    assert _open(view, "/base/a/file") == errno.EACCES
+    assert dict(view.names(view.find("/base/a", "/"))).keys() == {"b", "file"}
+
+
 @pytest.mark.parametrize("path", ["/base/out", "/base/up", "/base/../etc/passwd", "/etc/passwd", "/../../etc/shadow"])
 def test_nothing_outside_is_there(tree: tuple[View, Path], path: str) -> None:
     """Where a link or dots lead outside, there is nothing: the guest's root is the view."""

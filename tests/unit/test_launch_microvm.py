@@ -1,0 +1,44 @@
+"""What a guest in a microVM gets: a configuration without listeners, an environment that is about no machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seamgate import launch
+from seamgate.ca.environment import client_environment
+from seamgate.config import Config, KvmEntry, parse_config
+from seamgate.flow import Isolation
+
+_TEXT = """\
+entries:
+  proxy: {listen: 127.0.0.1:8080}
+  kvm: {own_tls: refuse}
+policies: [p.yaml]
+guests: {other: {token: {env: OTHER_TOKEN}}}
+credentials:
+  key: {source: {env: SSH_LIKE_KEY}, inject: {bearer: true}, hosts: [a.example], placeholder: sk-looks-real-0000}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A configuration with a credential."""
+    return parse_config(_TEXT, "seamgate.yaml", base=tmp_path)
+
+
+def test_nothing_listens_for_it(config: Config, tmp_path: Path) -> None:
+    """Its one entry is the ring; what the configuration says of that holds, and TLS of guests needs the CA."""
+    made = launch.private_config(config, token="", labels={}, audit_path=tmp_path / "x", isolation=Isolation.KVM)
+    assert made.entries.kvm == KvmEntry(own_tls="refuse")
+    assert (made.entries.proxy, made.entries.netns, made.entries.terminate) == (None, None, True)
+
+
+def test_its_environment_has_no_secret_no_proxy_and_no_machine(config: Config) -> None:
+    """Placeholders stand where credentials stood, also under a name that is left out otherwise."""
+    about_here = {"PATH": "/x", "HOME": "/x", "LD_PRELOAD": "x.so", "PYTHONPATH": "/x", "SSH_AUTH_SOCK": "/x"}
+    proxies = client_environment("http://127.0.0.1:3128", "/ca.pem")
+    secrets = {"SSH_LIKE_KEY": "sk-the-real-value", "OTHER_TOKEN": "a-token-of-somebody"}
+    made = launch.microvm_environment(config, {"MODEL": "m", **about_here, **proxies, **secrets})
+    assert made == {"MODEL": "m", "SSH_LIKE_KEY": "sk-looks-real-0000"}
