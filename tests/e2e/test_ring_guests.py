@@ -14,14 +14,20 @@ from typing import Any
 
 import pytest
 
+from seamgate.config import KvmEntry
 from seamgate.demo import agent
+from seamgate.entry.ring import RingGuest
+from seamgate.flow import Guest, Isolation
+from seamgate_vmm.names import NameTable
+from seamgate_vmm.pool import Pool
 from seamgate_vmm.runner import ensure_template
+from seamgate_vmm.template import Job, path_of
 from support.api import WORDS, Api, LlmApi
 from support.cli import Running, seamgate
 from support.kvm import need_kvm
 from support.lab import SECRET, WITH_KEY, Lab
 from support.microvm import run_guest
-from support.upstream import HttpUpstream, echo
+from support.upstream import HttpUpstream, Talk, echo
 
 pytestmark = [pytest.mark.kvm, pytest.mark.timeout(240)]
 
@@ -307,3 +313,49 @@ async def test_the_demos_agent(template: str) -> None:
         assert {said[step].get("status") for step in denied} == {403}
         assert "error" in said["telemetry"]  # denied at that port, which speaks no http by convention: a reset
         assert SECRET not in done.out
+
+
+_FOUR_CALLS = """
+import http.client, json, os
+connection = http.client.HTTPSConnection("api.test", int(os.environ["PORT"]))
+for number in range(4):
+    connection.request("POST", "/v1/x", body=json.dumps({"guest": os.environ["GUEST"], "number": number}))
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    assert os.environ["GUEST"].encode() in response.read()
+"""
+
+
+async def test_many_guests_share_the_sessions_of_the_gateway(template: str) -> None:
+    """Each gets its own answers and its own records, over far fewer upstream connections than there are guests."""
+    count = 24
+    async with Lab(HttpUpstream(_mirror), rules=[WITH_KEY], checks=False) as lab:
+        port = lab.authority().rpartition(":")[2]
+        rings: list[RingGuest] = []
+        null = os.open(os.devnull, os.O_WRONLY)
+        async with Pool(path_of(template)) as pool:
+            guests = []
+            for number in range(count):
+                who = Guest(f"g{number}", {"team": "research"}, Isolation.KVM, "team=research")
+                rings.append(RingGuest(lab.gateway, who, KvmEntry()))
+                job = Job(["-c", _FOUR_CALLS], {"PORT": port, "GUEST": f"guest-{number}-"})
+                guests.append(
+                    await pool.start(
+                        job,
+                        accept=rings[-1].accept,
+                        names=NameTable(rings[-1].judge_name),
+                        stdout=null,
+                        stderr=null,
+                    )
+                )
+            outcomes = [await guest.ended() for guest in guests]
+        os.close(null)
+        assert [outcome.code for outcome in outcomes] == [0] * count
+        await lab.settled()
+        asked = [record.guest.id for record in lab.records if record.guest is not None]
+        assert sorted(asked) == sorted(f"g{number}" for number in range(count) for _ in range(4))
+        assert len(lab.upstream.lines) < count
+
+
+async def _mirror(talk: Talk) -> None:
+    await talk.respond(200, await talk.body())
