@@ -164,7 +164,7 @@ i64 sys_epoll_wait(struct thread *t, u64 epfd, u64 events, i64 max, u64 deadline
 void epoll_forget(struct file *f);
 void epoll_close(struct file *f);
 
-/* ---- sockets and the ring (net.c) */
+/* ---- sockets and the ring (ring.c, net.c) */
 void ring_poll(void);
 int ring_may_wake(void);
 int ring_sleep(void);

@@ -14,7 +14,7 @@ _FRAME = struct.Struct("<IHHII")
 
 
 class FakeGuest:
-    """Writes and reads frames as net.c of the shim does."""
+    """Writes and reads frames as ring.c of the shim does."""
 
     def __init__(self, ring: GuestRing) -> None:
         self.ring = ring

@@ -1,24 +1,17 @@
-/* The extension module `_kvm`: machine.c, ring.c and jail.c as Python objects, and every number of wire.h.
+/* The extension module `_kvm`: machine.c as the type Machine, and every number of wire.h. The type Ring is in
+ * _kvm_ring.c, the functions of the module in _kvm_host.c.
  *
  * Guest memory is reached only through machine_at() and machine_user_at(). The interpreter's lock is released while a
  * guest runs. No function here ends the process.
  */
-#define PY_SSIZE_T_CLEAN
-#define _GNU_SOURCE
-#include <Python.h>
+#include "_kvm.h"
+
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
 
-#include "../native/jail.h"
-#include "../native/machine.h"
 #include "../native/ring.h"
-
-static PyObject *violation; /* RingViolation */
 
 /* ---- Machine */
 
@@ -29,7 +22,8 @@ typedef struct {
     u64 tsc0, mult, mono_ns;
 } MachineObject;
 
-static PyObject *os_error(const char *what)
+/* Raises OSError that says what was being done; returns null. */
+PyObject *os_error(const char *what)
 {
     PyObject *args = Py_BuildValue("(iN)", errno, PyUnicode_FromFormat("%s: %s", what, strerror(errno)));
     if (args) {
@@ -46,7 +40,8 @@ static bool usable(MachineObject *self)
     return self->open;
 }
 
-static bool shim_of(const Py_buffer *file, struct wire_shim *out)
+/* Reads what the linker wrote at the head of the shim's file; false with an exception if it is not ours. */
+bool shim_of(const Py_buffer *file, struct wire_shim *out)
 {
     if (file->len < (Py_ssize_t)sizeof *out || file->len > (Py_ssize_t)(GA_SHIM_DATA_END - GA_SHIM)) {
         PyErr_SetString(PyExc_ValueError, "the shim's file has an impossible size");
@@ -470,320 +465,7 @@ static PyTypeObject MachineType = {
     .tp_getset = machine_getset,
 };
 
-/* ---- Ring */
-
-typedef struct {
-    PyObject_HEAD
-    struct ring ring;
-    u8 *payload; /* RING_MAX_PAYLOAD */
-} RingObject;
-
-static int Ring_init(RingObject *self, PyObject *args, PyObject *kwargs)
-{
-    int fd;
-    (void)kwargs;
-    if (!PyArg_ParseTuple(args, "i", &fd))
-        return -1;
-    if (self->ring.base) {
-        PyErr_SetString(PyExc_ValueError, "a ring is opened once");
-        return -1;
-    }
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK)) { /* a file that can shrink under us is a SIGBUS to come */
-        PyErr_SetString(PyExc_ValueError, "a ring's memory must be sealed against shrinking");
-        return -1;
-    }
-    if (lseek(fd, 0, SEEK_END) < (off_t)RING_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "a ring's memory is too small");
-        return -1;
-    }
-    void *at = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) {
-        os_error("mmap of a ring");
-        return -1;
-    }
-    self->payload = PyMem_Malloc(RING_MAX_PAYLOAD);
-    if (!self->payload) {
-        munmap(at, RING_BYTES);
-        PyErr_NoMemory();
-        return -1;
-    }
-    ring_init(&self->ring, at);
-    return 0;
-}
-
-static PyObject *Ring_close(RingObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (self->ring.base)
-        munmap(self->ring.base, RING_BYTES);
-    self->ring.base = NULL;
-    Py_RETURN_NONE;
-}
-
-static void Ring_dealloc(RingObject *self)
-{
-    if (self->ring.base)
-        munmap(self->ring.base, RING_BYTES);
-    PyMem_Free(self->payload);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static bool ring_open(RingObject *self)
-{
-    if (!self->ring.base)
-        PyErr_SetString(PyExc_ValueError, "the ring is closed");
-    return self->ring.base != NULL;
-}
-
-static PyObject *ring_violation(enum ring_result what)
-{
-    PyErr_SetString(violation, what == RING_BAD_INDEX   ? "index"
-                               : what == RING_BAD_TYPE ? "type"
-                                                       : "length");
-    return NULL;
-}
-
-/* take(most) -> list of (type, stream, aux, payload); fewer than `most` means that the ring is empty. */
-static PyObject *Ring_take(RingObject *self, PyObject *args)
-{
-    int most;
-    if (!PyArg_ParseTuple(args, "i", &most) || !ring_open(self))
-        return NULL;
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list && i < most; i++) {
-        struct wire_frame f;
-        enum ring_result what = ring_take(&self->ring, &f, self->payload);
-        if (what == RING_NOTHING)
-            break;
-        PyObject *item = what == RING_FRAME ? Py_BuildValue("HIIy#", f.type, f.stream, f.aux, self->payload,
-                                                            (Py_ssize_t)f.length)
-                                            : ring_violation(what);
-        if (!item || PyList_Append(list, item))
-            Py_CLEAR(list);
-        Py_XDECREF(item);
-    }
-    return list;
-}
-
-/* put(type, stream, aux, payload) -> False without room */
-static PyObject *Ring_put(RingObject *self, PyObject *args)
-{
-    unsigned short type;
-    unsigned int stream, aux;
-    Py_buffer payload;
-    if (!PyArg_ParseTuple(args, "HIIy*", &type, &stream, &aux, &payload))
-        return NULL;
-    enum ring_result what = RING_BAD_LENGTH;
-    if (!ring_open(self)) {
-        PyBuffer_Release(&payload);
-        return NULL;
-    }
-    if (payload.len <= (Py_ssize_t)RING_MAX_PAYLOAD)
-        what = ring_put(&self->ring, type, stream, aux, payload.buf, (u32)payload.len);
-    PyBuffer_Release(&payload);
-    return what < 0 ? ring_violation(what) : PyBool_FromLong(what == RING_FRAME);
-}
-
-static PyObject *Ring_room(RingObject *self, PyObject *unused)
-{
-    (void)unused;
-    return ring_open(self) ? PyLong_FromUnsignedLong(ring_room(&self->ring)) : NULL;
-}
-
-static PyObject *Ring_wants_wake(RingObject *self, PyObject *unused)
-{
-    (void)unused;
-    return ring_open(self) ? PyBool_FromLong(ring_guest_wants_wake(&self->ring)) : NULL;
-}
-
-static PyObject *Ring_may_sleep(RingObject *self, PyObject *unused)
-{
-    (void)unused;
-    return ring_open(self) ? PyBool_FromLong(ring_may_sleep(&self->ring)) : NULL;
-}
-
-static PyObject *Ring_blocked(RingObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (!ring_open(self))
-        return NULL;
-    ring_blocked(&self->ring);
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef ring_methods[] = {
-    {"blocked", (PyCFunction)Ring_blocked, METH_NOARGS, "Ask the guest to ring once it has read something."},
-    {"close", (PyCFunction)Ring_close, METH_NOARGS, "Unmap; may be called twice."},
-    {"take", (PyCFunction)Ring_take, METH_VARARGS, "take(most) -> [(type, stream, aux, payload)]"},
-    {"put", (PyCFunction)Ring_put, METH_VARARGS, "put(type, stream, aux, payload) -> bool"},
-    {"room", (PyCFunction)Ring_room, METH_NOARGS, "Payload that fits into one frame now."},
-    {"guest_wants_wake", (PyCFunction)Ring_wants_wake, METH_NOARGS, "True once after the guest went to sleep."},
-    {"may_sleep", (PyCFunction)Ring_may_sleep, METH_NOARGS, "True if the doorbell will ring for the next frame."},
-    {NULL, NULL, 0, NULL}};
-
-static PyTypeObject RingType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "seamgate_vmm._kvm.Ring",
-    .tp_doc = "Ring(memfd): the host's side of a guest's ring",
-    .tp_basicsize = sizeof(RingObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Ring_init,
-    .tp_dealloc = (destructor)Ring_dealloc,
-    .tp_methods = ring_methods,
-};
-
-/* ---- functions */
-
-/* probe(kvm) -> (privilege at which syscall lands, xcr0 seen in ring 3, flags after syscall) */
-static PyObject *py_probe(PyObject *module, PyObject *args)
-{
-    int kvm, landing;
-    u64 xcr0 = 0, flags = 0;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "i", &kvm))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    landing = machine_probe(kvm, &xcr0, &flags);
-    Py_END_ALLOW_THREADS
-    return landing < 0 ? os_error("running the probe guest") : Py_BuildValue("iKK", landing, xcr0, flags);
-}
-
-/* fixed_pages(shim, landing) -> bytes: everything below GA_SHIM */
-static PyObject *py_fixed_pages(PyObject *module, PyObject *args)
-{
-    Py_buffer file;
-    int landing;
-    struct wire_shim shim;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "y*i", &file, &landing))
-        return NULL;
-    bool ok = shim_of(&file, &shim);
-    PyBuffer_Release(&file);
-    PyObject *out = ok ? PyBytes_FromStringAndSize(NULL, GA_SHIM) : NULL;
-    if (out)
-        machine_write_fixed((u8 *)PyBytes_AS_STRING(out), landing == 0 ? LANDING_KERNEL : LANDING_USER, &shim);
-    return out;
-}
-
-static PyObject *py_kvm_ioctl(PyObject *module, PyObject *args)
-{
-    int fd, extension;
-    const char *what;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "is|i", &fd, &what, &extension))
-        return NULL;
-    int result;
-    if (!strcmp(what, "api"))
-        result = ioctl(fd, KVM_GET_API_VERSION, 0UL);
-    else
-        result = ioctl(fd, KVM_CHECK_EXTENSION, (unsigned long)extension);
-    return result < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(result);
-}
-
-/* tsc_khz(kvm) -> frequency of the time stamp counter, by KVM */
-static PyObject *py_tsc_khz(PyObject *module, PyObject *args)
-{
-    int kvm, khz = -1, vm, vcpu = -1;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "i", &kvm))
-        return NULL;
-    vm = ioctl(kvm, KVM_CREATE_VM, 0UL);
-    if (vm >= 0)
-        vcpu = ioctl(vm, KVM_CREATE_VCPU, 0UL);
-    if (vcpu >= 0)
-        khz = ioctl(vcpu, KVM_GET_TSC_KHZ, 0UL);
-    PyObject *out = khz > 0 ? PyLong_FromLong(khz) : os_error("KVM_GET_TSC_KHZ");
-    if (vcpu >= 0)
-        close(vcpu);
-    if (vm >= 0)
-        close(vm);
-    return out;
-}
-
-static PyObject *py_no_new_privileges(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    if (jail_no_new_privileges())
-        return os_error("PR_SET_NO_NEW_PRIVS");
-    Py_RETURN_NONE;
-}
-
-/* open_pagemap(): before a jail closes /proc; in the process that will use it */
-static PyObject *py_open_pagemap(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    machine_close_pagemap();
-    return PyBool_FromLong(machine_open_pagemap() == 0);
-}
-
-static PyObject *py_die_with_parent(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    if (jail_die_with_parent())
-        return os_error("PR_SET_PDEATHSIG");
-    Py_RETURN_NONE;
-}
-
-static PyObject *py_seccomp(PyObject *module, PyObject *args)
-{
-    int kill;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "p", &kill))
-        return NULL;
-    if (jail_seccomp(kill))
-        return os_error("seccomp");
-    Py_RETURN_NONE;
-}
-
-static const char **paths_of(PyObject *list, Py_ssize_t *n)
-{
-    *n = PyList_GET_SIZE(list);
-    const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
-    for (Py_ssize_t i = 0; out && i < *n; i++) {
-        out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i));
-        if (!out[i]) {
-            PyMem_Free(out);
-            return NULL;
-        }
-    }
-    return out;
-}
-
-/* landlock(readable, writable) -> False if this kernel has none */
-static PyObject *py_landlock(PyObject *module, PyObject *args)
-{
-    PyObject *readable, *writable, *result = NULL;
-    Py_ssize_t n_readable = 0, n_writable = 0;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &readable, &PyList_Type, &writable))
-        return NULL;
-    const char **r = paths_of(readable, &n_readable), **w = r ? paths_of(writable, &n_writable) : NULL;
-    if (r && w) {
-        int done = jail_landlock(r, (size_t)n_readable, w, (size_t)n_writable);
-        result = done < 0 ? os_error("landlock") : PyBool_FromLong(done);
-    }
-    PyMem_Free(r);
-    PyMem_Free(w);
-    return result;
-}
-
-static PyMethodDef functions[] = {
-    {"probe", py_probe, METH_VARARGS, "probe(kvm) -> (privilege, xcr0, flags)"},
-    {"fixed_pages", py_fixed_pages, METH_VARARGS, "fixed_pages(shim, landing) -> bytes"},
-    {"kvm_check", py_kvm_ioctl, METH_VARARGS, "kvm_check(kvm, 'api' | 'extension', number=0) -> int"},
-    {"tsc_khz", py_tsc_khz, METH_VARARGS, "tsc_khz(kvm) -> int"},
-    {"no_new_privileges", py_no_new_privileges, METH_NOARGS, "Never gain privileges again."},
-    {"open_pagemap", py_open_pagemap, METH_NOARGS, "Open /proc/self/pagemap for this process; False if there is none."},
-    {"die_with_parent", py_die_with_parent, METH_NOARGS, "SIGKILL when the parent ends."},
-    {"seccomp", py_seccomp, METH_VARARGS, "seccomp(kill)"},
-    {"landlock", py_landlock, METH_VARARGS, "landlock(readable, writable) -> bool"},
-    {NULL, NULL, 0, NULL}};
-
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kvm", "Machines, rings and jails.", -1, functions,
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kvm", "Machines, rings and jails.", -1, host_functions,
                                     NULL, NULL, NULL, NULL};
 
 #define NUMBER(name) {#name, (long)(name)}
@@ -809,16 +491,16 @@ static const struct { const char *name; long value; } numbers[] = {
 PyMODINIT_FUNC PyInit__kvm(void)
 {
     PyObject *m = NULL;
-    if (PyType_Ready(&MachineType) || PyType_Ready(&RingType))
+    if (PyType_Ready(&MachineType) || PyType_Ready(&ring_type))
         return NULL;
     m = PyModule_Create(&module);
     if (!m)
         return NULL;
-    violation = PyErr_NewExceptionWithDoc("seamgate_vmm._kvm.RingViolation",
+    ring_violation_type = PyErr_NewExceptionWithDoc("seamgate_vmm._kvm.RingViolation",
                                           "A guest broke the rules of its ring: index, length or type.", NULL, NULL);
-    if (!violation || PyModule_AddObjectRef(m, "RingViolation", violation) ||
+    if (!ring_violation_type || PyModule_AddObjectRef(m, "RingViolation", ring_violation_type) ||
         PyModule_AddObjectRef(m, "Machine", (PyObject *)&MachineType) ||
-        PyModule_AddObjectRef(m, "Ring", (PyObject *)&RingType))
+        PyModule_AddObjectRef(m, "Ring", (PyObject *)&ring_type))
         goto out;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (PyModule_AddIntConstant(m, numbers[i].name, numbers[i].value))
