@@ -69,7 +69,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class _Credential:
     """One credential, put together. Its repr shows its name."""
 
-    __slots__ = ("binding", "config", "injector", "learnt", "name", "source")
+    __slots__ = ("binding", "config", "injector", "learnt", "name", "source", "swapped_in")
 
     def __init__(
         self, name: str, config: CredentialConfig, index: PlaceholderIndex, secret_variables: frozenset[str]
@@ -78,6 +78,7 @@ class _Credential:
         self.config = config
         self.binding = Binding(name, config)
         self.injector = Injector(name, config, index)
+        self.swapped_in = config.swapped_in
         self.source: Source = open_source(
             name, config.source, environ=os.environ, monotonic=time.monotonic, secret_variables=secret_variables
         )
@@ -185,13 +186,12 @@ class CredentialsPlugin:
             )
         if request.target.scheme != "https" and not known.config.allow_http:
             return deny(_over_plaintext(known.name), reason=Reason.CREDENTIAL_OVER_PLAINTEXT)
-        swapped = finding.surface is Surface.HEADERS or (finding.surface is Surface.QUERY and known.config.swap_query)
-        if finding.encoded or not swapped:
-            return _misplaced(
-                f"the placeholder of the credential {known.name!r} stands where it is not swapped ({finding.surface}):"
-                " send it as it is in a header"
-            )
-        return None
+        return None if self._swapped(finding, known) else _misplaced(_not_swapped(finding, known))
+
+    def _swapped(self, finding: Finding, known: _Credential) -> bool:
+        if finding.surface is Surface.HEADERS:
+            return not finding.encoded and finding.header in known.swapped_in
+        return not finding.encoded and finding.surface is Surface.QUERY and known.config.swap_query
 
     def _judge_in_body(self, request: Request, known: _Credential) -> Verdict | None:
         if self._options.placeholders_in_bodies == "pass" or known.binding.covers(request):
@@ -265,6 +265,16 @@ def _leaking(name: str, where: str) -> str:
 
 def _misplaced(message: str) -> Verdict:
     return deny(message, reason=Reason.PLACEHOLDER_MISPLACED)
+
+
+def _not_swapped(finding: Finding, known: _Credential) -> str:
+    """The sentence, without anything that the guest sent but a header's name, which is a token of ASCII."""
+    headers = " or ".join(sorted(name.decode("ascii") for name in known.swapped_in))
+    place = f"header {finding.header.decode('ascii', 'replace')[:64]}" if finding.header else str(finding.surface)
+    return (
+        f"the placeholder of the credential {known.name!r} stands where it is not swapped ({place}): send it as it is"
+        f" in the header {headers}, or name the header in swap_headers"
+    )
 
 
 def _over_plaintext(name: str) -> str:

@@ -1,6 +1,6 @@
 """One exchange: from a judged request to its terminal audit record. The conductor of the five hops.
 
-    judge -> (gather the body, judge again) -> amend -> resolve -> session -> supply -> send
+    judge -> (gather the body, judge again) -> amend -> supply -> resolve -> session -> send
     response head -> inspect -> guest ... end -> audit, session back to the pool
 
 Called by the guest's side (an entry's connection) and by the upstream's side (a session); it knows them only by the
@@ -126,7 +126,7 @@ class Exchange:
         """Whether the whole request was read from the guest."""
         return self._upload.done
 
-    # -- judge -------------------------------------------------------------------------------------------------------
+    # -- judge ---------------------------------------------------------------------------------------------------------
 
     def start(self, refusal: Verdict | None = None) -> None:
         """Judge the head and go as far as that leads without waiting; or refuse what the guest's side can't carry."""
@@ -179,7 +179,7 @@ class Exchange:
         self._stage = Stage.JUDGING
         self._judge()
 
-    # -- the request's body, from the guest --------------------------------------------------------------------------
+    # -- the request's body, from the guest ----------------------------------------------------------------------------
 
     def on_body(self, data: bytes) -> None:
         """A piece of the request's body. Raises SeamgateError where it can't be held; whoever delivers ends us."""
@@ -228,7 +228,7 @@ class Exchange:
         self.refuse(deny(f"the request body is longer than {limit} bytes", reason=Reason.BODY_TOO_LARGE))
         return True
 
-    # -- allowed: amend, resolve -------------------------------------------------------------------------------------
+    # -- allowed: amend, supply, resolve -------------------------------------------------------------------------------
 
     def _allowed(self, verdict: Verdict) -> None:
         """A rule allows the request: go on towards a session."""
@@ -239,7 +239,9 @@ class Exchange:
         try:
             if self._pipeline.amends and not self._amended():
                 return
-            self._resolve()
+            # Before anything is looked up or dialled: what can't be supplied is a denial, and a denial costs no query.
+            self._to_supply, self._supplies = self._verdict.credentials, []
+            self._supply()
         except SeamgateError as error:
             self.fail(error)
 
@@ -284,7 +286,7 @@ class Exchange:
             self.fail(SeamgateError("a fault of the gateway", reason=Reason.INTERNAL_ERROR))
             asyncio.get_running_loop().call_exception_handler({"message": "exchange failed", "exception": error})
 
-    # -- session, credentials ----------------------------------------------------------------------------------------
+    # -- credentials, session ------------------------------------------------------------------------------------------
 
     def _acquire(self, *, fresh: bool = False) -> None:
         found = self._seam.pool.acquire(
@@ -298,12 +300,10 @@ class Exchange:
         self._session_facts = AuditUpstream(session.address, session.id, session.reused)
         if not session.reused:
             self._seam.opened(self.request.guest, self.request.target, session.address)
-        self._to_supply = self._verdict.credentials
-        self._supplies = []
-        self._supply()
+        self._send()
 
     def _supply(self) -> None:
-        """Get the selected credentials, one after the other; then send."""
+        """Get the selected credentials, one after the other; then resolve."""
         while self._to_supply:
             name = self._to_supply[0]
             found = self._pipeline.supply_credential(self.request, name, self._steps)
@@ -313,7 +313,7 @@ class Exchange:
                 )
                 return
             self._keep_supply(found)
-        self._send()
+        self._resolve()
 
     def _supplied(self, supply: Supply | None) -> None:
         self._keep_supply(supply)
@@ -325,7 +325,7 @@ class Exchange:
             raise SeamgateError(f"no plugin supplies {name!r}", reason=Reason.CREDENTIAL_UNAVAILABLE)
         self._supplies.append(supply)
 
-    # -- send --------------------------------------------------------------------------------------------------------
+    # -- send ----------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
         """Make what goes out, and write ahead if a credential goes along; then let it out."""
@@ -396,7 +396,7 @@ class Exchange:
         self._upload.filters = None
         self.guarded(lambda: self._acquire(fresh=fresh))
 
-    # -- the response, from the session ------------------------------------------------------------------------------
+    # -- the response, from the session --------------------------------------------------------------------------------
 
     def on_informational(self, head: ResponseHead) -> None:
         """A 1xx response. 103 goes on only where nothing looks at the answer: it could say what that would take out."""
@@ -451,7 +451,7 @@ class Exchange:
         else:
             self.fail(error)
 
-    # -- flow control ------------------------------------------------------------------------------------------------
+    # -- flow control --------------------------------------------------------------------------------------------------
 
     def guest_writable(self, writable: bool) -> None:
         """The guest takes no more, or takes more again: so does the upstream's reading."""
@@ -470,7 +470,7 @@ class Exchange:
         else:
             self._guest.pause_body()
 
-    # -- another policy ----------------------------------------------------------------------------------------------
+    # -- another policy ------------------------------------------------------------------------------------------------
 
     def judge_again(self, is_bound: IsBound) -> bool:
         """A reload replaced the pipeline: judge by the new one; if it denies, end as revoked and return True.
@@ -510,7 +510,7 @@ class Exchange:
         self._supplies, self._to_supply, self._outgoing = [], (), _NOTHING
         self._upload.filters = None
 
-    # -- ways out ----------------------------------------------------------------------------------------------------
+    # -- ways out ------------------------------------------------------------------------------------------------------
 
     def fail(self, error: SeamgateError) -> None:
         """End because of an error: a denial if nothing of a response was sent, else a visible cut."""

@@ -264,6 +264,48 @@ async def test_nor_in_a_path() -> None:
         await lab.refused("GET [withheld] deny secret_leaving 403 denied")
 
 
+OTHER_HEADERS = [
+    "user-agent",
+    "referer",
+    "cookie",
+    "x-forwarded-for",
+    "accept-language",
+    "x-api-key2",
+    "origin",
+    "from",
+]
+
+
+@pytest.mark.parametrize("header", OTHER_HEADERS)
+@pytest.mark.parametrize("dress", ["plain", "basic"])
+async def test_a_placeholder_is_swapped_in_the_headers_of_its_credential_only(header: str, dress: str) -> None:
+    """In any other, which servers log, show or pass on, it is refused, and told where it may stand."""
+    text = spellings(PLACEHOLDER)[dress]
+    sent = text if dress == "plain" else f"Basic {text}"
+    async with Lab(HttpUpstream(echo), rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x", f"{header}: {sent}".encode())
+        assert answer.reason == "placeholder_misplaced"
+        said = answer.json["error"]["message"]
+        assert f"(header {header})" in said and "authorization or x-api-key" in said
+        assert lab.upstream.lines == []
+        client.close()
+        await lab.refused("GET /x deny placeholder_misplaced 403 denied")
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "authorization"])
+async def test_a_placeholder_in_the_headers_of_its_credential_is_swapped(header: str) -> None:
+    """The control of the test before: the named header, and the one that HTTP has for credentials."""
+    upstream = HttpUpstream(echo)
+    async with Lab(upstream, rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x", f"{header}: Bearer {PLACEHOLDER}".encode())
+        assert [header, "Bearer [redacted:key]"] in answer.json["headers"]
+        assert upstream.talks[0].header(header) == f"Bearer {SECRET}"
+        client.close()
+        await lab.audited("GET /x allow allowed 200 complete")
+
+
 async def test_a_placeholder_in_trailers_is_stopped() -> None:
     """Trailers come when the head is gone: the body's end is not sent, so nothing is taken for whole."""
     async with Lab(HttpUpstream(echo, "other.test"), rules=[ALLOW_ALL]) as lab:
@@ -281,6 +323,7 @@ async def test_no_credential_over_http() -> None:
     async with Lab(HttpUpstream(echo, tls=False), rules=[WITH_KEY]) as lab:
         client = await lab.proxy()
         assert (await client.ask("GET", "/x")).reason == "credential_over_plaintext"
+        assert lab.upstream.lines == [], "it was dialled"
         client.close()
         await lab.refused("GET /x deny credential_over_plaintext 403 denied")
 
@@ -290,6 +333,7 @@ async def test_no_credential_to_another_host() -> None:
     async with Lab(HttpUpstream(echo, "other.test"), rules=[WITH_KEY]) as lab:
         client = await lab.tunnel()
         assert (await client.ask("GET", "/x")).reason == "credential_unbound"
+        assert lab.upstream.lines == [], "it was dialled"
         client.close()
         await lab.refused("GET /x deny credential_unbound 403 denied")
 

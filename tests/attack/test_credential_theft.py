@@ -184,6 +184,10 @@ SPELLINGS = {
     ".NET": CANARY.replace("+", "\\u002B").encode(),
     "Gson": CANARY.replace("=", "\\u003d").encode(),
     "Go's templates": CANARY.replace("+", "&#43;").encode(),
+    "hex": CANARY.encode().hex().encode(),
+    "HEX": CANARY.encode().hex().upper().encode(),
+    "each escaped": "".join(f"%{byte:02x}" for byte in CANARY.encode()).encode(),
+    "each escaped, upper": "".join(f"%{byte:02X}" for byte in CANARY.encode()).encode(),
     "Mustache": CANARY.replace("/", "&#x2F;").replace("=", "&#x3D;").encode(),
 }
 IN_LINES = {

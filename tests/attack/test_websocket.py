@@ -254,7 +254,8 @@ async def test_a_credential_in_the_subprotocol_stays_at_the_seam() -> None:
         assert b"sec-websocket-protocol: realtime, " + SECRET.encode() in head
         await peer.closed()
 
-    async with Lab(RawUpstream(script), rules=[SOCKETS_WITH_KEY], settings=SWAPS) as lab:
+    settings = {"credentials": {"key": {"inject": None, "swap_headers": ["sec-websocket-protocol"]}}}
+    async with Lab(RawUpstream(script), rules=[SOCKETS_WITH_KEY], settings=settings) as lab:
         client = await lab.tunnel()
         peer = await open_socket(client, "/ws", b"sec-websocket-protocol: realtime, sgph-key")
         assert b"sec-websocket-protocol: sgph-key\r\n" in client.line.received

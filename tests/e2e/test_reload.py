@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seamgate import Effect, Reason, Request, Resolution, Supply, Verdict, hookimpl
+from seamgate import Effect, Guest, Reason, Request, Resolution, Supply, Target, Verdict, hookimpl
 from seamgate.audit.record import AuditRecord
 from seamgate.config import parse_config
 from seamgate.errors import ConfigError
@@ -408,8 +408,8 @@ class Vault:
         return Supply(credential, ((b"x-api-key", b"from-the-vault"),))
 
 
-async def test_a_request_that_waits_for_its_credential_gives_its_session_back() -> None:
-    """A session that was taken before the reload is not used after it, and not kept."""
+async def test_a_request_that_waits_for_its_credential_waits_for_the_new_one() -> None:
+    """Nothing is dialled before the credential is there; after a reload, that is the one of the new generation."""
     vault = Vault()
     async with Lab(HttpUpstream(echo), rules=[WITH_KEY], secrets_first=[("vault", vault)]) as lab:
         client = await lab.tunnel()
@@ -417,10 +417,36 @@ async def test_a_request_that_waits_for_its_credential_gives_its_session_back() 
         await lab.until(lambda: vault.asked == 1)
         reload(lab)
         await lab.until(lambda: vault.asked == 2)
-        assert lab.gateway.seam.pool.counts[0] == 1
+        assert lab.gateway.seam.pool.counts[0] == 0 and lab.upstream.lines == []
         vault.go_on.set()
         assert (await client.answer()).status == 200
         await lab.audited("GET /x allow allowed 200 complete")
+        assert len(lab.upstream.lines) == 1
+
+
+class ReloadsOnce:
+    """A plugin that has the gateway reload as soon as a session is open, before anything is sent on it."""
+
+    def __init__(self) -> None:
+        self.lab: Lab | None = None
+
+    @hookimpl
+    def connected(self, guest: Guest, target: Target, address: str) -> None:
+        """Ask for it, once."""
+        lab, self.lab = self.lab, None
+        if lab is not None:
+            asyncio.get_running_loop().call_soon(reload, lab)
+
+
+async def test_a_session_that_was_taken_before_a_reload_is_given_back() -> None:
+    """It is not used after it, and not kept."""
+    plugin = ReloadsOnce()
+    async with Lab(HttpUpstream(echo), rules=[WITH_KEY], plugins=[("reloads", plugin)]) as lab:
+        plugin.lab = lab
+        client = await lab.tunnel()
+        assert (await client.ask("GET", "/x")).status == 200
+        [record] = await lab.audited("GET /x allow allowed 200 complete")
+        assert record.generation == 2
         assert len(lab.upstream.lines) == 2
         assert lab.upstream.lines[0].received == b""
 

@@ -131,6 +131,8 @@ class CredentialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         paths: path patterns, as in policy; absent: every path.
         inject: how the value goes in if no placeholder stands in the request; absent: only placeholders are swapped.
         placeholder: a text, besides `sgph-<name>`, that stands for the value, for SDKs that check a key's shape.
+        swap_headers: the headers in which a placeholder is swapped; in any other it is refused. Absent:
+            `authorization`, and the one that `inject` names.
         swap_query: whether placeholders are swapped in the query too. Queries end up in logs of upstreams.
         swap_websocket: whether a placeholder is swapped in the first text message that a guest sends over a WebSocket,
             where some services take their token.
@@ -146,6 +148,7 @@ class CredentialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     paths: tuple[str, ...] | None = None
     inject: InjectConfig | None = None
     placeholder: str | None = None
+    swap_headers: tuple[str, ...] | None = None
     swap_query: bool = False
     swap_websocket: bool = False
     remove_headers: tuple[str, ...] = ()
@@ -160,8 +163,20 @@ class CredentialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             raise ValueError("an empty list of methods or paths binds to nothing: fill it or leave it out")
         if self.placeholder is not None and not _PLACEHOLDER.match(self.placeholder):
             raise ValueError("placeholder must be 8 to 256 letters, digits or . _ ~ -")
-        for name in self.remove_headers:
+        for name in (*self.remove_headers, *(self.swap_headers or ())):
             check_header_name(name)
+
+    @property
+    def swapped_in(self) -> frozenset[bytes]:
+        """Lower-case names of the headers in which a placeholder is swapped.
+
+        A value that may stand in any header ends up in logs of upstreams, which keep User-Agent and Referer but not
+        Authorization (RFC 9110 11.6.2), or in a field that another service reads.
+        """
+        names = self.swap_headers
+        if names is None:
+            names = ("authorization",) if self.inject is None else ("authorization", self.inject.header_name.decode())
+        return frozenset(name.lower().encode("ascii") for name in names)
 
 
 def check_header_name(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The spellings in which one value can stand in a message: as it is, in JSON, in a URL, in HTML, in base64.
+"""The spellings in which one value can stand in a message: as it is, in JSON, in a URL, in HTML, in base64, in hex.
 
 Redaction and the search for leaving secrets look for all of them. Writers differ in what they escape and how, so each
 table below names who writes so; a value without special characters has the same spelling with all of them, and counts
@@ -128,7 +128,18 @@ def html_forms(value: bytes) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(forms))
 
 
+def escaped_forms(value: bytes) -> tuple[bytes, ...]:
+    """Return the value with every byte spelt in hex digits, of both cases: dumps and digests show it so, and "%73%6B"
+    is as good to a server as "sk" (RFC 3986 2.1).
+    """
+    digits = value.hex()
+    percent = "".join([f"%{digits[place : place + 2]}" for place in range(0, len(digits), 2)])
+    return tuple(form.encode("ascii") for form in (digits, digits.upper(), percent, percent.upper()))
+
+
 def all_forms(value: bytes) -> tuple[bytes, ...]:
     """Return every spelling of the value, the plain one first, without repetitions."""
-    forms = (value, *json_forms(value), *url_forms(value), *html_forms(value), *base64_forms(value))
+    forms = (
+        value, *json_forms(value), *url_forms(value), *html_forms(value), *base64_forms(value), *escaped_forms(value)
+    )  # fmt: skip
     return tuple(dict.fromkeys(forms))

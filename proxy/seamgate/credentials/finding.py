@@ -24,9 +24,11 @@ class Finding(msgspec.Struct, frozen=True):
         name: the credential's name; "" for a placeholder that no credential has.
         leaking: True for a real value, False for a placeholder.
         encoded: the placeholder stands there in a spelling that is never swapped.
+        header: lower-case name of the header that it stands in; b"" on other surfaces.
     """
 
     surface: Surface
     name: str
     leaking: bool = False
     encoded: bool = False
+    header: bytes = b""

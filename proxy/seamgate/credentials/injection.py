@@ -25,7 +25,10 @@ class Injector:
     The supply of a request without placeholder depends on the value alone and is made once per value.
     """
 
-    __slots__ = ("_config", "_index", "_injected", "_injected_for", "_name", "_removed", "_swapped", "_swapped_for")
+    __slots__ = (
+        "_config", "_index", "_injected", "_injected_for", "_name", "_removed", "_swapped", "_swapped_for",
+        "_swapped_in",
+    )  # fmt: skip
 
     def __init__(self, name: str, config: CredentialConfig, index: PlaceholderIndex) -> None:
         self._name = name
@@ -34,6 +37,7 @@ class Injector:
         self._removed = tuple(header.lower().encode("ascii") for header in config.remove_headers)
         if not config.allow_ranges:
             self._removed += _RANGE_HEADERS
+        self._swapped_in = config.swapped_in
         self._injected_for: Secret | None = None
         self._injected = Supply(name)
         self._swapped_for: Secret | None = None
@@ -67,7 +71,11 @@ class Injector:
         if self._swapped_for is not secret:
             self._swapped, self._swapped_for = {}, secret
         value = secret.reveal()
-        swapped = [(name, self._swap_header(each, value), each) for name, each in request.headers]
+        # A placeholder in another header stays, and is what the last check before sending refuses.
+        swapped = [
+            (name, self._swap_header(each, value) if name in self._swapped_in else each, each)
+            for name, each in request.headers
+        ]
         touched = {name for name, new, old in swapped if new is not old}
         query = self._swap_query(request.query, value)
         if not touched and query is None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 import re2
 
 from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
@@ -49,7 +50,7 @@ class RequestScanner:
         prefix = _literal(DEFAULT_PLACEHOLDER_PREFIX.encode("ascii"))
         # What was found in a header value or path: clients send the same ones again and again.
         # A dictionary for headers and one for paths, because hashing an enumeration's member is slow.
-        self._in_headers: dict[bytes, tuple[Finding, ...]] = {}
+        self._in_headers: dict[tuple[bytes, bytes], tuple[Finding, ...]] = {}
         self._in_paths: dict[bytes, tuple[Finding, ...]] = {}
         # Basic is always looked into; there are few such requests.
         self._head = _automaton([b"(?i:basic )", prefix, *map(_literal, needles)])
@@ -74,12 +75,12 @@ class RequestScanner:
 
     def findings(self, request: Request) -> Iterator[Finding]:
         """Yield what stands in the request, real values before placeholders on each surface."""
-        for _, value in request.headers:
-            found = self._in_headers.get(value)
-            yield from self._look(self._in_headers, Surface.HEADERS, value) if found is None else found
+        for field in request.headers:
+            found = self._in_headers.get(field)
+            yield from self._look_in_header(field) if found is None else found
         path = request.path.encode("ascii", "replace")
         found = self._in_paths.get(path)
-        yield from self._look(self._in_paths, Surface.PATH, path) if found is None else found
+        yield from self._look_in_path(path) if found is None else found
         if request.query:
             # Queries are rarely the same twice: not remembered.
             yield from self._in_text(Surface.QUERY, _spellings(request.query.encode("ascii", "replace")))
@@ -90,13 +91,21 @@ class RequestScanner:
         """Return what stands in a body, or a message: real values and placeholders, in every spelling."""
         return list(self._in_body(body)) if self._body_suspicious(body) else []
 
-    def _look(self, remembered: dict[bytes, tuple[Finding, ...]], surface: Surface, text: bytes) -> tuple[Finding, ...]:
-        looked = self._in_header(text) if surface is Surface.HEADERS else self._in_text(surface, _spellings(text))
-        found = tuple(looked)
-        if len(remembered) >= _REMEMBERED:
-            remembered.clear()
-        if len(text) <= _REMEMBERED_SIZE_BYTES:
-            remembered[text] = found
+    def _look_in_header(self, field: tuple[bytes, bytes]) -> tuple[Finding, ...]:
+        name, value = field
+        found = tuple([msgspec.structs.replace(each, header=name) for each in self._in_header(value)])
+        if len(self._in_headers) >= _REMEMBERED:
+            self._in_headers.clear()
+        if len(name) + len(value) <= _REMEMBERED_SIZE_BYTES:
+            self._in_headers[field] = found
+        return found
+
+    def _look_in_path(self, path: bytes) -> tuple[Finding, ...]:
+        found = tuple(self._in_text(Surface.PATH, _spellings(path)))
+        if len(self._in_paths) >= _REMEMBERED:
+            self._in_paths.clear()
+        if len(path) <= _REMEMBERED_SIZE_BYTES:
+            self._in_paths[path] = found
         return found
 
     def _in_header(self, value: bytes) -> Iterator[Finding]:

@@ -83,7 +83,15 @@ def test_what_writers_of_other_languages_produce_is_a_form(writer: str, written:
 
 def test_a_value_without_special_characters_has_few_forms() -> None:
     """Each form is one more search in every answer: only those that differ are there."""
-    assert len(all_forms(b"sk-live_4f9a7c1be23d58a60e917b3d")) <= 1 + 6
+    assert len(all_forms(b"sk-live_4f9a7c1be23d58a60e917b3d")) <= 1 + 6 + 4
+
+
+@given(value=VALUES)
+def test_every_byte_in_hex_is_a_form(value: bytes) -> None:
+    """As dumps and digests show it, and with every character of a URL escaped; digits of either case."""
+    forms = all_forms(value)
+    for written in (value.hex(), "".join(f"%{byte:02x}" for byte in value)):
+        assert written.encode() in forms and written.upper().encode() in forms
 
 
 def test_mime_forms_are_of_the_standard_alphabet() -> None:

@@ -47,8 +47,28 @@ def test_pure_injection(inject: dict[str, Any], expected: tuple[bytes, bytes]) -
 def test_a_placeholder_is_swapped_where_it_stands_and_nothing_is_injected() -> None:
     """All headers of a name that holds one are given, in order, so that replacing by name loses none."""
     sent = ((b"cookie", b"a=1"), (b"x", b"y"), (b"cookie", b"k=sgph-key; z"), (b"authorization", b"Bearer own"))
-    made = supply(sent, inject={"bearer": True})
+    made = supply(sent, inject={"bearer": True}, swap_headers=["Cookie"])
     assert made.set_headers == ((b"cookie", b"a=1"), (b"cookie", b"k=real/value+0123; z"))
+
+
+@pytest.mark.parametrize(
+    ("change", "swapped"),
+    [
+        ({}, {b"authorization"}),
+        ({"inject": {"header": "X-Api-Key"}}, {b"authorization", b"x-api-key"}),
+        ({"inject": {"bearer": True}}, {b"authorization"}),
+        ({"inject": {"bearer": True}, "swap_headers": ["X-Token"]}, {b"x-token"}),
+        ({"swap_headers": []}, set()),
+    ],
+)
+def test_a_placeholder_is_swapped_in_the_headers_of_its_credential_only(
+    change: dict[str, Any], swapped: set[bytes]
+) -> None:
+    """Authorization and the header that `inject` names, or those that `swap_headers` does; elsewhere it stays."""
+    names = (b"authorization", b"x-api-key", b"x-token", b"cookie", b"user-agent", b"referer")
+    made = supply(tuple((name, b"sgph-key") for name in names), **change)
+    set_names = {name for name, value in made.set_headers if value == b"real/value+0123"}
+    assert set_names == swapped
 
 
 def test_a_placeholder_inside_basic() -> None:
@@ -100,7 +120,7 @@ def test_the_supply_of_a_plain_request_is_made_once_per_value() -> None:
 
 def test_a_remembered_swap_follows_a_rotation() -> None:
     """The former value is never sent again."""
-    raw = {"source": {"env": "KEY"}, "hosts": ["h.example"]}
+    raw = {"source": {"env": "KEY"}, "hosts": ["h.example"], "swap_headers": ["x-api-key"]}
     configs = {"key": msgspec.convert(raw, CredentialConfig)}
     injector = Injector("key", configs["key"], PlaceholderIndex(configs))
     sent = ((b"x-api-key", b"sgph-key"),)
