@@ -39,6 +39,7 @@ the rest waits for the next start, and both say so.
 """
 _REASONS_INTRODUCTION = """\
 Every refusal carries one of these codes: in the body of the denial, in `Proxy-Status` and `X-Seamgate-Reason`, in the
+reason phrase of HTTP/1.1 (which pip, npm and clients of a refused CONNECT print), in the
 audit log. They are stable: a code never changes its meaning. `status` is what an HTTP guest gets.
 """
 _ENTRY = re.compile(r"    ([a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*): (.*)")

@@ -71,6 +71,30 @@ def denial_body(verdict: Verdict, request_id: str) -> bytes:
     return msgspec.json.encode({"type": "error", "error": error})
 
 
+def denial_answer(verdict: Verdict, request_id: str, asked: Headers = ()) -> tuple[Headers, bytes]:
+    """Return headers and body of a denial, in the form that who asked shows to its user.
+
+    Args:
+        verdict: the denial.
+        request_id: as in the audit log.
+        asked: headers of the request. git shows what a server says only if it is plain text.
+    """
+    body, headers = denial_body(verdict, request_id), denial_headers(verdict)
+    if any(name == b"user-agent" and value.startswith(b"git/") for name, value in asked):
+        error = msgspec.json.decode(body)["error"]
+        body = f"{error['message']}\n{error['advice']}\nrequest id: {request_id}\n".encode()
+        headers = tuple([_PLAIN if name == b"content-type" else (name, value) for name, value in headers])
+    return (*headers, (b"x-request-id", request_id.encode())), body
+
+
+_PLAIN: Final = (b"content-type", b"text/plain; charset=utf-8")
+
+
+def denial_remark(verdict: Verdict) -> bytes:
+    """Return what is added to the reason phrase: pip, npm and most clients of a refused CONNECT print nothing else."""
+    return b"seamgate: " + verdict.reason.value.encode("ascii")
+
+
 def denial_advice(reason: Reason) -> str:
     """Return what a guest is told to do: by the reason, else by who can mend it."""
     return _ADVICE_OF_REASON.get(reason) or _ADVICE[reason.blame]

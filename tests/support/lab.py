@@ -337,6 +337,13 @@ class Lab:
         self._claimed += len(expected)
         return found
 
+    async def told(self) -> list[str]:
+        """Return what was audited since, each as in `audited`: for real clients, who decide how often they ask."""
+        await self.until(lambda: not self.gateway.seam.active)
+        found = self.records[self._claimed :]
+        self._claimed += len(found)
+        return [_told(record) for record in found]
+
     async def refused(self, *expected: str, upstream_got: bytes = b"") -> list[AuditRecord]:
         """Assert `audited`, that each was denied, and that no upstream got anything (but what is named)."""
         records = await self.audited(*expected)

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from seamgate.denial import denial_body, denial_headers
+from seamgate.denial import denial_answer, denial_body, denial_headers, denial_remark
 from seamgate.errors import Blame, Reason
 from seamgate.protocol.http1 import write_response_head
 from seamgate.protocol.http1_reader import ResponseReader
@@ -39,6 +39,26 @@ def test_without_a_message_the_reasons_own_text_is_told() -> None:
     error = json.loads(denial_body(deny("", reason=Reason.NO_RULE_MATCHED), "i"))["error"]
     assert Reason.NO_RULE_MATCHED.text in error["message"]
     assert error["rule"] is None
+
+
+def test_git_is_told_in_plain_text() -> None:
+    """git prints plain text only; who sends any other user agent gets JSON."""
+    verdict = deny("no push here", reason=Reason.RULE_DENIED, rule="r-1")
+    headers, body = denial_answer(verdict, "id-1", ((b"user-agent", b"git/2.39.5"),))
+    assert body.startswith(b"seamgate: no push here [rule_denied]\n") and body.endswith(b"\nrequest id: id-1\n")
+    assert dict(headers)[b"content-type"] == b"text/plain; charset=utf-8"
+    assert dict(headers)[b"x-request-id"] == b"id-1"
+    for asked in ((), ((b"user-agent", b"curl/8 git/2"),), ((b"x-agent", b"git/2"),)):
+        headers, body = denial_answer(verdict, "id-1", asked)
+        assert json.loads(body)["error"]["code"] == "rule_denied"
+        assert dict(headers)[b"content-type"] == b"application/json"
+
+
+def test_the_reason_stands_in_the_reason_phrase() -> None:
+    """pip, npm and clients whose CONNECT is refused print the phrase, and nothing else of an answer."""
+    remark = denial_remark(deny("x", reason=Reason.NO_RULE_MATCHED))
+    head = write_response_head(403, (), 0, keep_alive=True, remark=remark)
+    assert head.startswith(b"HTTP/1.1 403 Forbidden (seamgate: no_rule_matched)\r\n")
 
 
 @pytest.mark.parametrize("rule", ["a\r\nx: y", 'a"b', "a b", "\u00e4", "a;b", "a,b"])

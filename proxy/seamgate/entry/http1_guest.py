@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
-from seamgate.denial import denial_body, denial_headers
+from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError
@@ -389,7 +389,7 @@ class Http1Guest:
         if self._head is not None and self._head.minor:
             self._out.append(write_response_head(status, headers, None, keep_alive=True))
 
-    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
+    def send_head(self, status: int, headers: Headers, body: int | None, remark: bytes = b"") -> None:
         """Begin the response."""
         head = self._head
         minor = 1 if head is None else head.minor
@@ -398,7 +398,10 @@ class Http1Guest:
         if self._until_close or not self._can_go_on():
             self._keep_alive = False
         framing = UNTIL_CLOSE if self._until_close else body
-        self._out.append(write_response_head(status, headers, framing, keep_alive=self._keep_alive, minor=minor))
+        keep_alive = self._keep_alive
+        self._out.append(
+            write_response_head(status, headers, framing, keep_alive=keep_alive, minor=minor, remark=remark)
+        )
 
     def send_data(self, data: bytes) -> None:
         """Pass on a piece of the body."""
@@ -412,10 +415,8 @@ class Http1Guest:
     def send_denial(self, verdict: Verdict, request_id: str) -> None:
         """Refuse with a whole response."""
         self._out.clear()
-        body = denial_body(verdict, request_id)
-        self.send_head(
-            verdict.reason.status, (*denial_headers(verdict), (b"x-request-id", request_id.encode())), len(body)
-        )
+        headers, body = denial_answer(verdict, request_id, () if self._head is None else self._head.headers)
+        self.send_head(verdict.reason.status, headers, len(body), denial_remark(verdict))
         if self._head is None or self._head.method != "HEAD":
             self._out.append(body)
 

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, Final
 
 from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
-from seamgate.denial import denial_body, denial_headers
+from seamgate.denial import denial_answer
 from seamgate.entry.binding import Binding
 from seamgate.entry.http1_guest import LINGER_S, Connections
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, SeamgateError
@@ -131,10 +131,8 @@ class Http2Stream:
         if self.head is not None and is_grpc(self.head.headers):
             core.send_fields(number, response_fields(200, grpc_denial(verdict, request_id), None), ended=True)
             return
-        body = denial_body(verdict, request_id)
-        self.send_head(
-            verdict.reason.status, (*denial_headers(verdict), (b"x-request-id", request_id.encode())), len(body)
-        )
+        headers, body = denial_answer(verdict, request_id, () if self.head is None else self.head.headers)
+        self.send_head(verdict.reason.status, headers, len(body))
         core.send_data(number, body)
         core.send_end(number)
 

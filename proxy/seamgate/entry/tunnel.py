@@ -15,7 +15,7 @@ from time import monotonic
 from seamgate.address import canonical_name, parse_authority
 from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, connect_part, guest_part
 from seamgate.ca.leaf import CertificateAuthority
-from seamgate.denial import denial_body, denial_headers
+from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import ProxyBinding, TunnelBinding
 from seamgate.entry.http1_guest import Connections, Http1Guest
 from seamgate.entry.http2_guest import Http2Guest
@@ -313,9 +313,9 @@ class Tunnel:
 
 def whole_denial(verdict: Verdict, request_id: str) -> bytes:
     """Return the answer to a CONNECT that could not be done, head and body."""
-    body = denial_body(verdict, request_id)
-    headers = (*denial_headers(verdict), (b"x-request-id", request_id.encode()))
-    return write_response_head(verdict.reason.status, headers, len(body), keep_alive=False) + body
+    headers, body = denial_answer(verdict, request_id)
+    remark = denial_remark(verdict)
+    return write_response_head(verdict.reason.status, headers, len(body), keep_alive=False, remark=remark) + body
 
 
 def _ignore(error: BaseException) -> None:

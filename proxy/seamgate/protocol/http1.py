@@ -291,7 +291,9 @@ def write_request_head(method: str, target: str, authority: str, headers: Header
     return b"".join(lines)
 
 
-def write_response_head(status: int, headers: Headers, body: int | None, *, keep_alive: bool, minor: int = 1) -> bytes:
+def write_response_head(
+    status: int, headers: Headers, body: int | None, *, keep_alive: bool, minor: int = 1, remark: bytes = b""
+) -> bytes:
     """Write a response head.
 
     Args:
@@ -300,8 +302,10 @@ def write_response_head(status: int, headers: Headers, body: int | None, *, keep
         body: length, CHUNKED, UNTIL_CLOSE, or None where there is no body and no framing field (1xx, 204, 304, HEAD).
         keep_alive: whether the guest may go on with this connection.
         minor: of the guest's HTTP/1.x: HTTP/1.0 needs keep-alive to be said.
+        remark: stands after the reason phrase, in brackets; visible ASCII.
     """
-    lines = [b"HTTP/1.1 %d %b\r\n" % (status, REASON_PHRASES.get(status, b""))]
+    phrase = REASON_PHRASES.get(status, b"")
+    lines = [b"HTTP/1.1 %d %b\r\n" % (status, b"%b (%b)" % (phrase, remark) if remark else phrase)]
     lines += [b"%b: %b\r\n" % pair for pair in headers]
     if body is not None and body != UNTIL_CLOSE:
         lines.append(b"transfer-encoding: chunked\r\n" if body == CHUNKED else b"content-length: %d\r\n" % body)
