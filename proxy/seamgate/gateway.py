@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+import msgspec
 import structlog
+from prometheus_client import Metric
 
 from seamgate import __version__
 from seamgate.audit.journal import Journal
@@ -36,7 +38,8 @@ from seamgate.config import (
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.descriptors import fit_connections
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
-from seamgate.entry.http1_guest import Connections, Http1Guest, OnConnect
+from seamgate.entry.connections import Connections
+from seamgate.entry.http1_guest import Http1Guest, OnConnect
 from seamgate.entry.identity import Identities, make_guest
 from seamgate.entry.opaque import OpaqueStreams
 from seamgate.entry.socks5 import SocksEntry
@@ -48,9 +51,9 @@ from seamgate.pipeline import Pipeline
 from seamgate.registry import load_plugins
 from seamgate.reloading import ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import bound_by, revoke
-from seamgate.seam import Seam
+from seamgate.seam import IsBound, Recorder, Seam
 from seamgate.streams import as_protocol
-from seamgate.upstream.addresses import OwnAddresses, compile_permit
+from seamgate.upstream.addresses import AddressPermit, OwnAddresses, compile_permit
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.tls import UpstreamTls
@@ -65,6 +68,38 @@ BACKLOG = 1024
 WRITE_HIGH_BYTES = 256 * 1024
 
 
+class AuditLog(Recorder, Protocol):
+    """What a gateway uses of its journal, or of what stands for it in a worker."""
+
+    @property
+    def path(self) -> Path:
+        """The active file."""
+        ...
+
+    @property
+    def stats(self) -> JournalStats:
+        """What happened so far."""
+        ...
+
+    def flush(self) -> bool:
+        """Write all that waits."""
+        ...
+
+    def close(self) -> None:
+        """Write what waits, and let go of the file."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A new configuration that loads: what `Gateway.take_over` puts in force without any further failure."""
+
+    config: Config
+    pipeline: Pipeline
+    placeholders: PlaceholderIndex
+    permit: AddressPermit
+    tls: UpstreamTls
+    is_bound: IsBound
+
+
 class Gateway:
     """One running gateway. `async with Gateway(config) as gateway: ...`"""
 
@@ -72,11 +107,12 @@ class Gateway:
         self.config = config
         self.seam: Seam
         self.connections = Connections(config.limits.connections)
+        self._tag = ""
         self.addresses: dict[str, tuple[str, int]] = {}
         """Entry -> address and port as bound."""
         self._clock = clock
         self._generation = 1
-        self._journal: Journal
+        self._journal: AuditLog
         self._authority: CertificateAuthority | None = None
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -92,6 +128,8 @@ class Gateway:
         self.reload_path: Path | None = None
         """The file that `reload_file` loads; None: this gateway was not made of a file."""
         self._watch: FileWatch | None = None
+        self.gathered_metrics: Callable[[], list[Metric]] | None = None
+        """Where the requests are other processes' work: the sums of what they count."""
 
     def __repr__(self) -> str:
         return f"<Gateway {self.addresses} generation {self._generation}>"
@@ -151,11 +189,26 @@ class Gateway:
         pipeline = self._make_pipeline(config, self._generation)
         tls = UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn)
         self._connector = connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
-        self._journal = Journal(
-            config.audit, clock=self._clock, on_pending=self._flush_soon, on_written=self._export_audit
-        )
+        self._journal = self._open_journal(config)
         self.started_at = self.reloads.last_at = self._clock()
-        self.seam = Seam(
+        self.seam = self._make_seam(config, pipeline, connector)
+        try:
+            await self._open_entries(config.entries)
+            if config.admin.listen:
+                await self._listen_admin(config.admin.listen)
+            await self._get_ready()
+        except BaseException:
+            self._close()
+            raise
+        self._watch = self._watch_files()
+        self._tell("start")
+        self._sweep()
+
+    def _open_journal(self, config: Config) -> AuditLog:
+        return Journal(config.audit, clock=self._clock, on_pending=self._flush_soon, on_written=self._export_audit)
+
+    def _make_seam(self, config: Config, pipeline: Pipeline, connector: Connector) -> Seam:
+        seam = Seam(
             pipeline=pipeline,
             pool=SessionPool(connector, config.pool, response_timeout_s=config.limits.response_timeout_s),
             journal=self._journal,
@@ -165,19 +218,14 @@ class Gateway:
             placeholders=PlaceholderIndex(config.credentials),
             query_mode=config.audit.query,
             clock=self._clock,
+            tag=self._tag,
         )
-        self.seam.guest_alpn = config.http2.guest_alpn
-        self.seam.connector = connector
-        try:
-            await self._open_entries(config.entries)
-            if config.admin.listen:
-                await self._listen_admin(config.admin.listen)
-        except BaseException:
-            self._close()
-            raise
-        self._watch = self._watch_files()
-        self._tell("start")
-        self._sweep()
+        seam.guest_alpn = config.http2.guest_alpn
+        seam.connector = connector
+        return seam
+
+    async def _get_ready(self) -> None:
+        """Whatever else has to be there before the gateway says that it has started."""
 
     def _make_pipeline(self, config: Config, generation: int) -> Pipeline:
         plugins = load_plugins(config, generation, self._clock)
@@ -193,18 +241,23 @@ class Gateway:
             await self._listen("socks5", entries.socks5.listen, self._socks.accept)
 
     async def _listen(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> None:
-        host, port = split_listen(listen)
-        loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(accept, host, port, backlog=BACKLOG)
+            server = await self._open_server(entry, listen, accept)
         except OSError as error:
             raise PrerequisiteMissing(
                 f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
             ) from error
         self._servers.append(server)
-        bound = server.sockets[0].getsockname()
-        self.addresses[entry] = (bound[0], bound[1])
-        self._own.add(bound[0], bound[1])
+        self._bound(entry, server.sockets[0].getsockname())
+
+    def _bound(self, entry: str, name: tuple[Any, ...]) -> None:
+        """An entry listens here: no guest may be carried to it."""
+        self.addresses[entry] = (name[0], name[1])
+        self._own.add(name[0], name[1])
+
+    async def _open_server(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
+        host, port = split_listen(listen)
+        return await asyncio.get_running_loop().create_server(accept, host, port, backlog=BACKLOG)
 
     async def serve(self, listener: socket.socket, factory: Callable[[], Http1Guest]) -> None:
         """Take connections from a listener that is open already: one inside of a guest's network namespace."""
@@ -213,10 +266,7 @@ class Gateway:
 
     def _accepting(self, factory: Callable[[], Http1Guest]) -> Callable[[], asyncio.BaseProtocol]:
         def accept() -> asyncio.BaseProtocol:
-            if self.connections.full:
-                self.connections.refused_total += 1
-                return _Refused()
-            return as_protocol(factory())
+            return as_protocol(factory()) if self.connections.admit() else _Refused()
 
         return accept
 
@@ -283,8 +333,12 @@ class Gateway:
             self._journal.flush()
         self._watch_journal()
         if self._watch is not None and self._watch.changed():
-            with contextlib.suppress(SeamgateError):  # it has been told
-                self.reload_file()
+            self._follow_files()
+
+    def _follow_files(self) -> None:
+        """The files that make up the configuration have changed."""
+        with contextlib.suppress(SeamgateError):  # it has been told
+            self.reload_file()
 
     def _watch_files(self) -> FileWatch | None:
         if self.config.reload != "watch" or self.reload_path is None:
@@ -303,16 +357,32 @@ class Gateway:
         Raises:
             SeamgateError: it can't be used; nothing has changed.
         """
-        if self._watch is not None:
-            self._watch.take()
+        with self._refusing():
+            return self.reload(self._load_file())
+
+    async def reload_everywhere(self) -> ReloadReport:
+        """Like `reload_file`, in all processes of this gateway."""
+        return self.reload_file()
+
+    async def refresh(self) -> None:
+        """Have the numbers of all processes of this gateway at hand, for who asks how it does."""
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Tell of what keeps a new configuration from being used."""
         try:
-            if self.reload_path is None:
-                raise ConfigError("this gateway was not started from a configuration file, so there is none to reload")
-            return self.reload(load_config(self.reload_path))
+            yield
         except SeamgateError as error:
             self.reloads.refuse(error.message)
             log.error("reload refused: the old configuration stays in force", problem=error.message)
             raise
+
+    def _load_file(self) -> Config:
+        if self._watch is not None:
+            self._watch.take()
+        if self.reload_path is None:
+            raise ConfigError("this gateway was not started from a configuration file, so there is none to reload")
+        return load_config(self.reload_path)
 
     def reload(self, config: Config) -> ReloadReport:
         """Take over a new configuration as far as that goes (`seamgate.reloading`), and end what it forbids.
@@ -320,30 +390,46 @@ class Gateway:
         Raises:
             SeamgateError: the new one can't be used; nothing has changed.
         """
-        seam, generation = self.seam, self._generation + 1
-        pipeline = self._make_pipeline(config, generation)
-        placeholders = PlaceholderIndex(config.credentials)
-        permit = compile_permit(config.permit_addresses)
-        tls = UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn)
-        is_bound = bound_by(config.credentials)
-        # From here on nothing fails.
+        return self.take_over(self.prepare(config, self._generation + 1))
+
+    def prepare(self, config: Config, generation: int) -> Prepared:
+        """Load all that a new configuration needs; nothing changes yet.
+
+        Raises:
+            SeamgateError: it can't be used.
+        """
+        return Prepared(
+            config,
+            self._make_pipeline(config, generation),
+            PlaceholderIndex(config.credentials),
+            compile_permit(config.permit_addresses),
+            UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn),
+            bound_by(config.credentials),
+        )
+
+    def take_over(self, new: Prepared) -> ReloadReport:
+        """Put in force what was prepared, and end what it forbids. Nothing here fails."""
+        seam, config, pipeline = self.seam, new.config, new.pipeline
         pipeline.go_on_counting(seam.pipeline)
-        self._generation = generation
-        seam.pipeline, seam.placeholders, seam.permit = pipeline, placeholders, permit
+        self._generation = generation = pipeline.generation
+        seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn
-        self._connector.replace_tls(tls)
+        self._connector.replace_tls(new.tls)
         self.config = config
         self._watch = self._watch_files()
         seam.pool.retire(generation)
         self._tell("reload")
-        ended = revoke(seam, is_bound)
+        ended = revoke(seam, new.is_bound)
         waiting = waiting_sections(self._started_with, config)
         report = ReloadReport(generation, waiting, ended.exchanges, ended.tunnels)
+        self._count_reload(report)
+        return report
+
+    def _count_reload(self, report: ReloadReport) -> None:
         self.reloads.count(report, self._clock())
         if self._admin is not None:
             self._admin.renew()
         self._tell_reloaded(report)
-        return report
 
     def _tell_reloaded(self, report: ReloadReport) -> None:
         config = self.config

@@ -45,12 +45,20 @@ IsBound: TypeAlias = Callable[[str, Request], bool]
 """Whether the credential of this name is configured now, and may go with this request."""
 
 
+GoOn: TypeAlias = Callable[[SeamgateError | None], None]
+"""Called once a record is in the journal, or with the error why it is not."""
+
+
 class UnderWay(Protocol):
     """What a new policy may end: an exchange, a tunnel."""
 
     def judge_again(self, is_bound: IsBound) -> bool:
         """Judge by the seam's present pipeline; end at once if it denies. Return whether that was so."""
         ...
+
+
+Ahead: TypeAlias = tuple[AuditRecord, UnderWay, GoOn]
+"""A record that is written ahead, of which exchange, and what waits for it."""
 
 
 class Tally:
@@ -71,6 +79,8 @@ class Seam:
     Attributes:
         guest_alpn: what guests are offered within TLS, in order of preference.
         held: what is in memory of requests' bodies, and how much may be.
+        begin_later: where the journal is another process's (`seamgate.workers`): writes ahead, and calls each `GoOn`
+            when that is acknowledged. None: the journal's `begin_all` does it at once.
         under_way: the exchanges that have begun and not ended.
         tunnels: those that are open.
         connector: opens what no pool shares: sessions that become WebSockets, streams that pass unread.
@@ -89,6 +99,7 @@ class Seam:
         placeholders: PlaceholderIndex,
         query_mode: str = "names",
         clock: Callable[[], float] = time.time,
+        tag: str = "",
     ) -> None:
         self.pipeline = pipeline
         self.pool = pool
@@ -109,9 +120,10 @@ class Seam:
         self.tunnels: set[UnderWay] = set()
         self.tallies: defaultdict[tuple[str, AuditKind, Decision | None, Reason | None], Tally] = defaultdict(Tally)
         self._quiet: asyncio.Event | None = None
-        self._ahead: list[tuple[AuditRecord, UnderWay, Callable[[SeamgateError | None], None]]] = []
+        self.begin_later: Callable[[list[Ahead]], None] | None = None
+        self._ahead: list[Ahead] = []
         self._numbers = itertools.count()
-        self._tag = os.urandom(2).hex()
+        self._tag = os.urandom(2).hex() + tag
         self._id_time = -1
         self._id_prefix = ""
 
@@ -140,9 +152,7 @@ class Seam:
             self._quiet = asyncio.Event()
             await self._quiet.wait()
 
-    def write_ahead(
-        self, record: AuditRecord, exchange: UnderWay, go_on: Callable[[SeamgateError | None], None]
-    ) -> None:
+    def write_ahead(self, record: AuditRecord, exchange: UnderWay, go_on: GoOn) -> None:
         """Call `go_on` once the record is in the journal, or with the error why it is not; not if it ends before.
 
         Requests of one turn of the loop share one write: with many guests that is most of the price of a write.
@@ -156,6 +166,9 @@ class Seam:
         ahead = [each for each in self._ahead if each[1] in self.under_way]
         self._ahead = []
         if not ahead:
+            return
+        if self.begin_later is not None:
+            self.begin_later(ahead)
             return
         error: SeamgateError | None = None
         try:

@@ -6,7 +6,7 @@ little while a session is opened, up to a limit where rules look into the body. 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason, SeamgateError
@@ -20,14 +20,30 @@ MOST_TRIES: Final = 4
 """How often a request is sent that upstreams refuse before they look at it."""
 
 
-class HeldBytes:
-    """How much of requests' bodies is in memory: of all guests, and of each. One per gateway."""
+class SharedBudget(Protocol):
+    """A budget that several processes have together (`seamgate.workers.shared`)."""
 
-    __slots__ = ("_by_guest", "most_bytes", "used_bytes")
+    def take(self, guest: str, size_bytes: int) -> bool:
+        """Take so much of it, or nothing."""
+        ...
+
+    def give_back(self, guest: str, size_bytes: int) -> None:
+        """Give so much of it back."""
+
+
+class HeldBytes:
+    """How much of requests' bodies is in memory: of all guests, and of each. One per gateway.
+
+    Attributes:
+        shared: the budget of all workers, where there are several; then it decides.
+    """
+
+    __slots__ = ("_by_guest", "most_bytes", "shared", "used_bytes")
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.used_bytes = 0
+        self.shared: SharedBudget | None = None
         self._by_guest: dict[str, int] = {}
 
     def take(self, guest: str, size_bytes: int) -> bool:
@@ -35,12 +51,16 @@ class HeldBytes:
         mine = self._by_guest.get(guest, 0) + size_bytes
         if self.used_bytes + size_bytes > self.most_bytes or mine > self.most_bytes // 2:
             return False
+        if self.shared is not None and not self.shared.take(guest, size_bytes):
+            return False
         self.used_bytes += size_bytes
         self._by_guest[guest] = mine
         return True
 
     def give_back(self, guest: str, size_bytes: int) -> None:
         """It is not in memory any more."""
+        if self.shared is not None:
+            self.shared.give_back(guest, size_bytes)
         self.used_bytes -= size_bytes
         left = self._by_guest.get(guest, 0) - size_bytes
         if left > 0:

@@ -140,12 +140,14 @@ class Service:
             graceful.result()
 
     def _on_reload(self) -> None:
+        if self._started:  # else, what is being started was read a moment ago
+            spawn(self._reload(), name="reload")
+
+    async def _reload(self) -> None:
         """Take a new configuration over, or keep the old one and say so loudly."""
-        if not self._started:
-            return  # what is being started was read a moment ago
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            report = self._gateway.reload_file()
+            report = await self._gateway.reload_everywhere()
         except SeamgateError:
             notify("READY=1", "STATUS=the last reload was refused: see the log")
             return

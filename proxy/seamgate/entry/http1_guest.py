@@ -18,6 +18,7 @@ from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision
 from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound
+from seamgate.entry.connections import Connections
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError
 from seamgate.exchange import Exchange
 from seamgate.flow import BodyState, Guest, Headers, Request
@@ -26,7 +27,6 @@ from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_respons
 from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
 from seamgate.protocol.websocket_handshake import WEBSOCKET, asks, parse_offer
 from seamgate.seam import Seam
-from seamgate.sides import GuestConnection
 from seamgate.streams import TlsStream, Transport
 from seamgate.verdict import Verdict, denial_of
 from seamgate.websocket_exchange import WebSocketExchange
@@ -40,52 +40,6 @@ LINGER_S: Final = 2.0
 
 OnConnect = Callable[["Http1Guest", RequestHead], None]
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Connections:
-    """All guests' connections of a gateway: counted, swept, closed together.
-
-    State: `strangers` are those, the oldest first, on which nobody has shown yet who it is.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.all: set[GuestConnection] = set()
-        self.strangers: dict[GuestConnection, None] = {}
-        self.handshakes: dict[TlsStream, float] = {}
-        self.refused_total = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether no further connection is taken."""
-        return len(self.all) + len(self.handshakes) >= self.most
-
-    def add_stranger(self, connection: GuestConnection) -> None:
-        """Take a connection whose guest is not known: at most half may be so, and the oldest of them has to go."""
-        self.strangers[connection] = None
-        if len(self.strangers) > max(1, self.most // 2):
-            self.refused_total += 1
-            next(iter(self.strangers)).close()
-
-    def forget(self, connection: GuestConnection) -> None:
-        """It is gone, or somebody else's now."""
-        self.all.discard(connection)
-        self.strangers.pop(connection, None)
-
-    def sweep(self) -> None:
-        """Close what is silent for too long. Called every second."""
-        now = monotonic()
-        for connection in list(self.all):
-            connection.check_deadline(now)
-        for stream in [stream for stream, deadline in self.handshakes.items() if now > deadline]:
-            stream.abort()
-
-    def close(self) -> None:
-        """Close all at once."""
-        for connection in list(self.all):
-            connection.close()
-        for stream in list(self.handshakes):
-            stream.abort()
 
 
 class Http1Guest:
@@ -131,7 +85,7 @@ class Http1Guest:
     def connection_made(self, transport: Any) -> None:
         """The stream is there."""
         self.transport = transport
-        self.connections.all.add(self)
+        self.connections.add(self)
         if self.binding.guest is None:
             self.connections.add_stranger(self)
 

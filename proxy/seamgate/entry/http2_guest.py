@@ -21,7 +21,8 @@ from typing import Any, Final
 from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
 from seamgate.denial import denial_answer
 from seamgate.entry.binding import Binding
-from seamgate.entry.http1_guest import LINGER_S, Connections
+from seamgate.entry.connections import Connections
+from seamgate.entry.http1_guest import LINGER_S
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, SeamgateError
 from seamgate.exchange import Exchange
 from seamgate.flow import BodyState, Headers, Request
@@ -211,7 +212,7 @@ class Http2Guest:
     def connection_made(self, transport: Any) -> None:
         """The stream is there."""
         self.transport = transport
-        self.connections.all.add(self)
+        self.connections.add(self)
         self.core.start()
         self.flush()
 
@@ -241,7 +242,7 @@ class Http2Guest:
     def connection_lost(self, exc: Exception | None) -> None:
         """The guest is gone."""
         self._discarding = True
-        self.connections.all.discard(self)
+        self.connections.forget(self)
         for stream in list(self._streams.values()):
             if stream.exchange is not None:
                 stream.exchange.on_guest_gone()

@@ -17,7 +17,8 @@ import msgspec
 
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.entry.binding import TunnelBinding
-from seamgate.entry.http1_guest import Connections, Http1Guest
+from seamgate.entry.connections import Connections
+from seamgate.entry.http1_guest import Http1Guest
 from seamgate.entry.splice import TCP, Splice, judge_tcp
 from seamgate.entry.tunnel import Tunnel
 from seamgate.errors import Reason
@@ -57,7 +58,7 @@ class OpaqueStreams:
     @property
     def full(self) -> bool:
         """Whether no further connection is taken."""
-        return self.connections.full or len(self.undecided) >= self.connections.most
+        return self.connections.full or len(self.undecided) >= self.connections.share
 
     def judge(self, guest: Guest, place: Place) -> Verdict:
         """Return a denial if no scheme that may be spoken there is allowed, else the verdict on one that is."""

@@ -52,7 +52,7 @@ class SocksEntry:
     @property
     def full(self) -> bool:
         """Whether no further connection is taken."""
-        return self.streams.full or len(self.greeting) >= self.streams.connections.most
+        return self.streams.full or len(self.greeting) >= self.streams.connections.share
 
     def close(self) -> None:
         """End what is not a request yet."""

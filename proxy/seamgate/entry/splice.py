@@ -31,7 +31,7 @@ from seamgate.audit.record import (
     connect_part,
     guest_part,
 )
-from seamgate.entry.http1_guest import Connections
+from seamgate.entry.connections import Connections
 from seamgate.errors import (
     Blame,
     GuestProtocolError,
@@ -137,7 +137,7 @@ class Splice:
         seam = self._seam
         seam.requests_total += 1
         seam.tunnels.add(self)
-        self._connections.all.add(self)
+        self._connections.add(self)
         self.transport = transport
         transport.set_protocol(self)
         if first:
@@ -384,7 +384,7 @@ class Splice:
         if self._over:
             return
         self._over = True
-        self._connections.all.discard(self)
+        self._connections.forget(self)
         self._seam.tunnels.discard(self)
         far, dial, self._dial = self._far, self._dial, None
         if dial is not None:

@@ -17,7 +17,8 @@ from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, con
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import ProxyBinding, TunnelBinding
-from seamgate.entry.http1_guest import Connections, Http1Guest
+from seamgate.entry.connections import Connections
+from seamgate.entry.http1_guest import Http1Guest
 from seamgate.entry.http2_guest import Http2Guest
 from seamgate.entry.splice import Splice, judge_tcp
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError, TargetError

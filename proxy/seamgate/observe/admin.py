@@ -15,7 +15,7 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,7 @@ from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http1 import write_response_head
 from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
 from seamgate.reloading import ReloadReport
+from seamgate.tasks import spawn
 
 if TYPE_CHECKING:
     from seamgate.gateway import Gateway
@@ -42,6 +43,8 @@ MOST_CONNECTIONS: Final = 64
 """Scrapers and probes are few; whoever opens more is none of them."""
 SILENCE_S: Final = 30.0
 """How long a connection may be silent: above the 15 s of common scrape intervals, so that keep-alive pays."""
+MOST_AHEAD_BYTES: Final = 65536
+"""How much may come before the present request is answered."""
 _SOCKET_MODE: Final = 0o600
 _LONGEST_SOCKET_PATH: Final = 107
 """Source: unix(7), sun_path with its final zero."""
@@ -80,7 +83,7 @@ class AdminServer:
         self._server: asyncio.Server | None = None
         self._inode: tuple[int, int] | None = None
         self.address = ""
-        self._routes: dict[str, Callable[[RequestHead], Reply]] = {
+        self._routes: dict[str, Callable[[RequestHead], Awaitable[Reply]]] = {
             "/metrics": self._on_metrics,
             "/healthz": self._on_healthz,
             "/readyz": self._on_readyz,
@@ -142,7 +145,7 @@ class AdminServer:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def answer(self, head: RequestHead) -> Reply:
+    async def answer(self, head: RequestHead) -> Reply:
         """Return the answer to a request."""
         path = head.target.partition("?")[0]
         if not self.over_unix and not _names_loopback(head.host):
@@ -150,33 +153,35 @@ class AdminServer:
         if head.body:
             return _refusal(413, "no request here has a body")
         if path == "/reload":
-            return self._on_reload(head)
+            return await self._on_reload(head)
         route = self._routes.get(path)
         if route is None:
             return _refusal(404, f"there are {', '.join(sorted(self._routes))} and POST /reload")
         if head.method not in ("GET", "HEAD"):
             return _refusal(405, "only GET and HEAD", allow=b"GET, HEAD")
-        return route(head)
+        return await route(head)
 
-    def _on_metrics(self, head: RequestHead) -> Reply:
+    async def _on_metrics(self, head: RequestHead) -> Reply:
+        await self._gateway.refresh()
         accept = next((value for name, value in head.headers if name == b"accept"), b"")
         content_type, body = self._metrics.render(accept.decode("latin-1"))
         return Reply(200, body, content_type.encode("ascii"))
 
-    def _on_healthz(self, _: RequestHead) -> Reply:
+    async def _on_healthz(self, _: RequestHead) -> Reply:
         """The loop turns, or this would not be answered. Never depends on anything that a restart does not mend."""
         return Reply(200, b"ok\n")
 
-    def _on_readyz(self, _: RequestHead) -> Reply:
+    async def _on_readyz(self, _: RequestHead) -> Reply:
         found = problems(self._gateway)
         if not found:
             return Reply(200, b"ready\n")
         return Reply(503, "".join(f"{each.code}: {each.message}\n" for each in found).encode())
 
-    def _on_status(self, _: RequestHead) -> Reply:
+    async def _on_status(self, _: RequestHead) -> Reply:
+        await self._gateway.refresh()
         return Reply(200, msgspec.json.encode(status_of(self._gateway)) + b"\n", _JSON)
 
-    def _on_reload(self, head: RequestHead) -> Reply:
+    async def _on_reload(self, head: RequestHead) -> Reply:
         if head.method != "POST":
             return _refusal(405, "only POST", allow=b"POST")
         if not self.over_unix:
@@ -186,14 +191,17 @@ class AdminServer:
                 "or let `admin: listen:` name a unix socket",
             )
         try:
-            report: ReloadReport = self._gateway.reload_file()
+            report: ReloadReport = await self._gateway.reload_everywhere()
         except SeamgateError as error:
             return _refusal(409, error.message)
         return Reply(200, msgspec.json.encode(report) + b"\n", _JSON)
 
 
 class _AdminConnection(asyncio.Protocol):
-    """One connection: requests one after the other, each answered at once."""
+    """One connection: requests one after the other, each answered before the next is read.
+
+    State: `_answering` is the task that makes an answer; what comes meanwhile waits in the reader.
+    """
 
     def __init__(self, server: AdminServer, connections: set[_AdminConnection]) -> None:
         self._server = server
@@ -201,6 +209,7 @@ class _AdminConnection(asyncio.Protocol):
         self._reader = RequestReader()
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._answering: asyncio.Task[None] | None = None
         self._closing = False
 
     def connection_made(self, transport: Any) -> None:
@@ -217,18 +226,32 @@ class _AdminConnection(asyncio.Protocol):
         if self._closing:
             return
         self._reader.feed(data)
+        if self._answering is not None and self._reader.unread_bytes > MOST_AHEAD_BYTES:
+            self.drop()
+            return
+        self._read_on()
+        self._wait()
+
+    def _read_on(self) -> None:
         try:
-            while not self._closing:
+            while not self._closing and self._answering is None:
                 event = self._reader.next_event()
                 if event is NEED_DATA:
                     break
                 if isinstance(event, RequestHead):
-                    self._answer(event, self._server.answer(event))
+                    self._answering = spawn(self._answer_soon(event), name=f"admin {event.target}")
                 elif self._reader.message_done:
                     self._reader.start_next()
         except GuestProtocolError as error:
             self._answer(None, _refusal(error.reason.status, error.message))
-        self._wait()
+
+    async def _answer_soon(self, head: RequestHead) -> None:
+        reply = await self._server.answer(head)
+        self._answering = None
+        if not self._closing:
+            self._answer(head, reply)
+            self._read_on()
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -237,6 +260,8 @@ class _AdminConnection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+        if self._answering is not None:
+            self._answering.cancel()
 
     def drop(self) -> None:
         """Close it now."""
@@ -248,6 +273,9 @@ class _AdminConnection(asyncio.Protocol):
         """Begin the time in which the next request has to come."""
         if self._deadline is not None:
             self._deadline.cancel()
+            self._deadline = None
+        if self._closing or self._answering is not None:
+            return  # how long we take is no silence of theirs
         self._deadline = asyncio.get_running_loop().call_later(SILENCE_S, self.drop)
 
     def _answer(self, head: RequestHead | None, reply: Reply) -> None:

@@ -9,7 +9,7 @@ docs/operations.md lists the metrics, and a test holds it to that.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import structlog
@@ -53,10 +53,34 @@ class Metrics:
 
     def _make(self) -> CollectorRegistry:
         registry = _GuardedRegistry(self._failures)
-        registry.register_own(_GatewayCollector(self._gateway, self._failures))
-        ProcessCollector(registry=registry)
-        self._gateway.seam.pipeline.register_metrics(registry)
+        registry.register_own(_GatewayCollector(self._gateway))
+        gather = self._gateway.gathered_metrics
+        if gather is None:
+            _register_work(registry, self._gateway, self._failures)
+        else:
+            registry.register_own(_Gathered(gather))
         return registry
+
+
+class WorkMetrics:
+    """What one process of a gateway has to tell, where there are several: its work, plugins and resources.
+
+    Made anew for each generation, like `Metrics`.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._registry = _GuardedRegistry({})
+        _register_work(self._registry, gateway, {})
+
+    def collect(self) -> list[Metric]:
+        """Return the families as they are now."""
+        return list(self._registry.collect())
+
+
+def _register_work(registry: _GuardedRegistry, gateway: Gateway, failures: dict[str, int]) -> None:
+    registry.register_own(_WorkCollector(gateway, failures))
+    ProcessCollector(registry=registry)
+    gateway.seam.pipeline.register_metrics(registry)
 
 
 class _GuardedRegistry(CollectorRegistry):
@@ -102,12 +126,29 @@ class _Guarded(Collector):
             return []
 
 
-class _GatewayCollector(Collector):
-    """Reads one gateway. Every family is there from the start, so that alerts on it are never without data."""
+class _Gathered(Collector):
+    """The sums over all processes of a gateway."""
 
-    def __init__(self, gateway: Gateway, failures: dict[str, int]) -> None:
+    def __init__(self, gather: Callable[[], list[Metric]]) -> None:
+        self._gather = gather
+
+    def describe(self) -> Iterable[Metric]:
+        """Return none: which there are, the other processes say later."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the sums."""
+        return self._gather()
+
+
+class _GatewayCollector(Collector):
+    """Reads what there is once in a gateway, however many processes it has: configuration, policy, audit log.
+
+    Every family is there from the start, so that alerts on it are never without data.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._failures = failures
 
     def describe(self) -> Iterable[Metric]:
         """Return all families: there is none that comes later."""
@@ -117,10 +158,7 @@ class _GatewayCollector(Collector):
         """Yield all families."""
         yield from self._about()
         yield from self._reloads()
-        yield from self._requests()
-        yield from self._connections()
         yield from self._audit()
-        yield from self._plugins()
 
     def _about(self) -> Iterator[Metric]:
         gateway, seam = self._gateway, self._gateway.seam
@@ -151,6 +189,7 @@ class _GatewayCollector(Collector):
         if gateway.ca_expires_at is not None:
             ca.add_metric([], gateway.ca_expires_at)
         yield ca
+        yield GaugeMetricFamily("seamgate_connections_limit", "Most connections at once.", gateway.connections.most)
 
     def _reloads(self) -> Iterator[Metric]:
         counts = self._gateway.reloads
@@ -171,6 +210,36 @@ class _GatewayCollector(Collector):
         revoked.add_metric(["request"], counts.revoked_requests)
         revoked.add_metric(["tunnel"], counts.revoked_tunnels)
         yield revoked
+
+    def _audit(self) -> Iterator[Metric]:
+        stats, healthy = self._gateway.journal_stats, self._gateway.seam.journal.healthy
+        yield GaugeMetricFamily("seamgate_audit_healthy", "0 while the audit log can't be written.", float(healthy))
+        yield GaugeMetricFamily("seamgate_audit_seq", "Number of the last record in the journal.", stats.seq)
+        yield GaugeMetricFamily("seamgate_audit_pending", "Records that wait in memory.", stats.pending)
+        yield CounterMetricFamily("seamgate_audit_records", "Records written.", stats.records)
+        yield CounterMetricFamily("seamgate_audit_bytes", "Bytes written.", stats.bytes)
+        yield CounterMetricFamily("seamgate_audit_writes", "Write calls that they took.", stats.batches)
+        yield CounterMetricFamily("seamgate_audit_lost", "Records that did not fit into memory.", stats.lost)
+        yield CounterMetricFamily("seamgate_audit_failures", "Writes that failed.", stats.failures)
+        yield CounterMetricFamily("seamgate_audit_rotations", "Segments finished.", stats.rotations)
+
+
+class _WorkCollector(Collector):
+    """Reads what each process of a gateway counts for itself: requests, connections, sessions, calls of plugins."""
+
+    def __init__(self, gateway: Gateway, failures: dict[str, int]) -> None:
+        self._gateway = gateway
+        self._failures = failures
+
+    def describe(self) -> Iterable[Metric]:
+        """Return all families: there is none that comes later."""
+        return list(self.collect())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families."""
+        yield from self._requests()
+        yield from self._connections()
+        yield from self._plugins()
 
     def _requests(self) -> Iterator[Metric]:
         seam = self._gateway.seam
@@ -209,7 +278,6 @@ class _GatewayCollector(Collector):
         guests.add_metric(["open"], len(connections.all))
         guests.add_metric(["handshake"], len(connections.handshakes))
         yield guests
-        yield GaugeMetricFamily("seamgate_connections_limit", "Most connections at once.", connections.most)
         yield CounterMetricFamily(
             "seamgate_connections_refused", "Connections beyond the limit.", connections.refused_total
         )
@@ -221,18 +289,6 @@ class _GatewayCollector(Collector):
         yield GaugeMetricFamily("seamgate_sessions_waiting", "Requests that wait for a session.", waiting)
         yield CounterMetricFamily("seamgate_sessions_opened", "Sessions opened.", pool.opened_total)
         yield CounterMetricFamily("seamgate_sessions_reused", "Requests on a session that was warm.", pool.reused_total)
-
-    def _audit(self) -> Iterator[Metric]:
-        stats, healthy = self._gateway.journal_stats, self._gateway.seam.journal.healthy
-        yield GaugeMetricFamily("seamgate_audit_healthy", "0 while the audit log can't be written.", float(healthy))
-        yield GaugeMetricFamily("seamgate_audit_seq", "Number of the last record in the journal.", stats.seq)
-        yield GaugeMetricFamily("seamgate_audit_pending", "Records that wait in memory.", stats.pending)
-        yield CounterMetricFamily("seamgate_audit_records", "Records written.", stats.records)
-        yield CounterMetricFamily("seamgate_audit_bytes", "Bytes written.", stats.bytes)
-        yield CounterMetricFamily("seamgate_audit_writes", "Write calls that they took.", stats.batches)
-        yield CounterMetricFamily("seamgate_audit_lost", "Records that did not fit into memory.", stats.lost)
-        yield CounterMetricFamily("seamgate_audit_failures", "Writes that failed.", stats.failures)
-        yield CounterMetricFamily("seamgate_audit_rotations", "Segments finished.", stats.rotations)
 
     def _plugins(self) -> Iterator[Metric]:
         labels = ["plugin", "hook"]

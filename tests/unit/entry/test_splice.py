@@ -10,6 +10,7 @@ import pytest
 
 from seamgate import Verdict, allow, deny, hookimpl
 from seamgate.audit.record import Outcome
+from seamgate.entry.connections import Connections
 from seamgate.entry.splice import Splice, judge_tcp
 from seamgate.errors import ConnectFailed, Reason, SeamgateError
 from seamgate.flow import Guest, Target
@@ -149,7 +150,7 @@ def test_everything_else_is_a_denial(verdict: Verdict | None, changes: dict[str,
 
 async def started(made: Any, guest: End, first: bytes = b"", verdict: Verdict = PASS) -> tuple[Splice, Any]:
     """Begin a stream and let it connect."""
-    connections: Any = SimpleNamespace(all=set())
+    connections = Connections(10)
     splice = Splice(
         made, connections, "proxy", GUEST, TARGET, verdict, [],
         accepted=b"open", refusal=lambda why, _: b"no: " + why.reason.value.encode(),
