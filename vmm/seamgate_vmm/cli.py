@@ -1,4 +1,4 @@
-"""`seamgate vm`: templates, pool, bench. The group object is `vm`; the command line of the gateway mounts it.
+"""`seamgate vm`: templates and pool. The group is `vm`; the command line of the gateway mounts it and adds `bench`.
 
 Exit codes as everywhere: 0 fine, 1 the answer is no, 2 usage or configuration, 3 a prerequisite is missing.
 """
@@ -28,7 +28,7 @@ _R = TypeVar("_R")
 _NO, _USAGE, _MISSING = 1, 2, 3
 
 
-def _codes(command: Callable[_P, _R]) -> Callable[_P, _R]:
+def exit_codes(command: Callable[_P, _R]) -> Callable[_P, _R]:
     """Turn this package's errors into one line and an exit code."""
 
     @wraps(command)
@@ -90,7 +90,7 @@ def _summary(meta: Meta) -> dict[str, Any]:
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@_codes
+@exit_codes
 def build_command(name: str, venv: Path | None, imports: tuple[str, ...], cpu: str, quiet: bool, as_json: bool) -> None:
     """Warm CPython up with its imports and save it as NAME."""
     start = time.monotonic()
@@ -111,7 +111,7 @@ def build_command(name: str, venv: Path | None, imports: tuple[str, ...], cpu: s
 
 @template_group.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@_codes
+@exit_codes
 def list_command(as_json: bool) -> None:
     """List the templates that exist."""
     found = [_summary(templates.inspect(n)) for n in templates.names()]
@@ -128,7 +128,7 @@ def list_command(as_json: bool) -> None:
 @template_group.command("inspect")
 @click.argument("name", default=DEFAULT_TEMPLATE)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@_codes
+@exit_codes
 def inspect_command(name: str, as_json: bool) -> None:
     """Say what a template is."""
     summary = _summary(templates.inspect(name))
@@ -141,7 +141,7 @@ def inspect_command(name: str, as_json: bool) -> None:
 
 @template_group.command("verify")
 @click.argument("name", default=DEFAULT_TEMPLATE)
-@_codes
+@exit_codes
 def verify_command(name: str) -> None:
     """Check every digest of a template, and whether it fits this machine. Exit status 1 if not."""
     path = templates.path_of(name)
@@ -160,33 +160,12 @@ def verify_command(name: str) -> None:
 @click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True, help="Restore this template.")
 @click.option("--guests", default=16, show_default=True, type=click.IntRange(1, 10_000), help="How many to keep warm.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@_codes
+@exit_codes
 def pool_command(name: str, guests: int, as_json: bool) -> None:
     """Make guests warm, run an empty program in each, and say how long both took. They have no network here."""
-    from seamgate_vmm.bench import pool_report
+    from seamgate_vmm.bench.empty import pool_report
 
     report = asyncio.run(pool_report(ensure_template(name), guests))
-    if as_json:
-        click.echo(json.dumps(asdict(report)))
-    else:
-        click.echo(str(report))
-    sys.exit(0 if report.right == guests else _NO)
-
-
-@vm.command("bench")
-@click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True, help="Restore this template.")
-@click.option("--guests", default=1500, show_default=True, type=click.IntRange(1, 10_000), help="How many at once.")
-@click.option("--calls", default=3, show_default=True, type=click.IntRange(1, 1000), help="HTTPS calls of each guest.")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write the histogram of first calls here.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@_codes
-def bench_command(name: str, guests: int, calls: int, svg: Path | None, as_json: bool) -> None:
-    """Run guests that all call an LLM stand-in through their rings; print the numbers beside the published ones."""
-    from seamgate_vmm.bench import histogram_svg, run_bench
-
-    report = asyncio.run(run_bench(ensure_template(name), guests, calls))
-    if svg is not None:
-        svg.write_text(histogram_svg(report.paced_first_call_ms), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:
