@@ -22,7 +22,7 @@ static void open_standard(void)
 {
     standard_open = 1;
     for (u32 i = 0; i < 3; i++) {
-        files[i].type = i ? FILE_CONSOLE : FILE_NULL;
+        files[i].type = i ? FILE_CONSOLE : FILE_INPUT;
         files[i].references = 1;
         files[i].flags = i ? 1 : 0;
         files[i].console = i;
@@ -74,6 +74,14 @@ void file_release(struct file *f)
         break;
     }
     f->type = FILE_NONE;
+}
+
+/* Standard input may have something: whoever waits for it looks again. */
+void input_changed(void)
+{
+    for (u32 i = 0; i < FILES; i++)
+        if (files[i].references && files[i].type == FILE_INPUT)
+            file_changed(&files[i]);
 }
 
 /* Returns the lowest free descriptor from `lowest` on, which now holds the caller's reference; on failure -EMFILE,
@@ -130,6 +138,7 @@ i64 path_call(u64 op, u64 directory, u64 path, u64 a, u64 b)
 static i64 open_device(u64 path, u64 flags)
 {
     u32 type = is_path(path, "/dev/null")             ? FILE_NULL
+               : is_path(path, "/dev/stdin")          ? FILE_INPUT
                : is_path(path, "/dev/urandom") ||
                          is_path(path, "/dev/random") ? FILE_RANDOM
                : is_path(path, "/run/seamgate/host") ? FILE_CONTROL
@@ -189,6 +198,9 @@ i64 file_read(struct thread *t, struct file *f, u64 address, u64 length)
         return n;
     case FILE_NULL:
         return 0;
+    case FILE_INPUT:
+        n = input_read(address, length);
+        break;
     case FILE_RANDOM:
         return read_random(address, length);
     case FILE_CONTROL:
@@ -315,6 +327,13 @@ i64 sys_vector(struct thread *t, u64 fd, u64 vector, u64 count, int write, i64 o
     return total;
 }
 
+/* Returns 1 if the descriptor of the caller that this file stands for is a terminal. */
+static int is_terminal(const struct file *f)
+{
+    u32 which = f->type == FILE_CONSOLE ? f->console : 0;
+    return (f->type == FILE_CONSOLE || f->type == FILE_INPUT) && PARAMS->flags & PARAMS_TERMINAL << which;
+}
+
 static i64 stat_special(const struct file *f, u64 out)
 {
     struct stat_buffer *s = (struct stat_buffer *)out;
@@ -323,7 +342,8 @@ static i64 stat_special(const struct file *f, u64 out)
     s->links = 1;
     s->uid = s->gid = 1000;
     s->block_bytes = 4096;
-    s->mode = f->type == FILE_STREAM || f->type == FILE_PAIR || f->type == FILE_DATAGRAM ? S_IFSOCK_ | 0777
+    s->mode = is_terminal(f)           ? S_IFCHR_ | 0620
+              : f->type == FILE_STREAM || f->type == FILE_PAIR || f->type == FILE_DATAGRAM ? S_IFSOCK_ | 0777
               : f->type == FILE_NULL || f->type == FILE_RANDOM                          ? S_IFCHR_ | 0666
                                                                                           : S_IFIFO_ | 0600;
     return 0;
@@ -430,6 +450,15 @@ i64 sys_ioctl(u64 fd, u64 request, u64 argument)
             return -EFAULT_;
         f->flags = *(u32 *)argument ? f->flags | O_NONBLOCK_ : f->flags & ~(u32)O_NONBLOCK_;
         return 0;
+    case 0x5401: { /* TCGETS: only whether it is one; its settings can't be changed from here */
+        static const struct { u32 flags[4]; u8 rest[20]; } terminal = {{0x500, 5, 0xbf, 0x8a3b}, {0}};
+        if (!is_terminal(f))
+            break;
+        if (!user_range(argument, sizeof terminal))
+            return -EFAULT_;
+        copy((void *)argument, &terminal, sizeof terminal);
+        return 0;
+    }
     case 0x5450: case 0x5451: /* FIONCLEX, FIOCLEX */
         fds[fd].close_on_exec = (u32)request == 0x5451;
         return 0;

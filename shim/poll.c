@@ -45,6 +45,8 @@ u32 file_ready(struct file *f)
         return pipe_ready(f);
     case FILE_EVENT:
         return (f->event.count ? IN : 0) | (f->event.count < ~0UL - 1 ? OUT : 0);
+    case FILE_INPUT:
+        return input_ready() ? IN : 0;
     case FILE_EPOLL:
         return epoll_ready(f->epoll);
     case FILE_STREAM:

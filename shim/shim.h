@@ -89,7 +89,7 @@ u64 memory_free(void);
 #define FILES 256
 
 enum file_type {
-    FILE_NONE, FILE_HOST, FILE_CONSOLE, FILE_NULL, FILE_RANDOM, FILE_CONTROL, FILE_PIPE_READ, FILE_PIPE_WRITE,
+    FILE_NONE, FILE_HOST, FILE_INPUT, FILE_CONSOLE, FILE_NULL, FILE_RANDOM, FILE_CONTROL, FILE_PIPE_READ, FILE_PIPE_WRITE,
     FILE_PAIR, FILE_EVENT, FILE_EPOLL, FILE_STREAM, FILE_DATAGRAM
 };
 
@@ -116,6 +116,7 @@ struct file {
 struct file *file_of(u64 fd);
 i64 file_new(u32 type, u32 flags, struct file **out);
 void file_release(struct file *f);
+void input_changed(void);
 i64 fd_install(struct file *f, int close_on_exec, u32 lowest);
 i64 file_read(struct thread *t, struct file *f, u64 address, u64 length);
 i64 file_write(struct thread *t, struct file *f, u64 address, u64 length);
@@ -136,6 +137,13 @@ i64 sys_ftruncate(u64 fd, u64 length);
 i64 sys_utimensat(u64 directory, u64 path, u64 times);
 i64 sys_fchdir(u64 fd);
 u64 directory_handle(u64 fd);
+
+/* ---- standard input (input.c) */
+i64 input_read(u64 address, u64 length);
+int input_ready(void);
+int input_arrived(void);
+int input_may_wake(void);
+void input_refresh(void);
 
 /* ---- pipes, events, polling (ipc.c, poll.c) */
 #define BUFFER_BYTES (4 * PAGE - 64) /* with its head, four pages */

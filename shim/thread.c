@@ -12,7 +12,7 @@ u64 io_events;
 static u64 fpu_mask;
 static u32 last_tid;
 static u64 yields_seen;
-static u32 interrupts_seen;
+static u32 signals_seen[HOST_SIGNALS];
 static u64 alarm_ns; /* 0: none */
 static u64 alarm_interval_ns;
 static u64 process_ns, running_since; /* processor time: all but what the guest slept */
@@ -29,7 +29,8 @@ struct signal_frame { /* on the thread's stack while a handler runs; the handler
     u8 siginfo[128];
 };
 
-enum { SIG_INT = 2, SIG_ABRT = 6, SIG_KILL = 9, SIG_ALRM = 14, SIG_CHLD = 17, SIG_CONT = 18, SIG_URG = 23, SIG_WINCH = 28 };
+enum { SIG_HUP = 1, SIG_INT = 2, SIG_ABRT = 6, SIG_KILL = 9, SIG_ALRM = 14, SIG_TERM = 15,
+       SIG_CHLD = 17, SIG_CONT = 18, SIG_URG = 23, SIG_WINCH = 28 };
 #define SA_NODEFER 0x40000000UL
 
 /* Returns the guest's monotonic time in nanoseconds. */
@@ -122,8 +123,10 @@ i64 rendezvous(u64 address, u64 length)
     fpu_load(current->fpu);
     set_fs_base(current->fs_base);
     yields_seen = PARAMS->yield_seq;
-    interrupts_seen = PARAMS->interrupts;
+    for (u32 i = 0; i < HOST_SIGNALS; i++)
+        signals_seen[i] = PARAMS->signals[i];
     memory_refresh();
+    input_refresh();
     running_since = now_ns();
     return result;
 }
@@ -198,26 +201,44 @@ static int try_thread(struct thread *t, u64 now)
     return 1;
 }
 
-static void check_alarm(u64 now)
+/* Leaves a signal that is for the whole program to the first thread that does not block it. */
+static void signal_program(u64 number)
 {
-    if (PARAMS->interrupts != interrupts_seen) {
-        interrupts_seen = PARAMS->interrupts;
-        threads[0].pending |= 1UL << SIG_INT;
-    }
+    struct thread *taker = 0;
+    for (u32 i = 0; i < THREADS; i++)
+        if (threads[i].state != THREAD_FREE && (!taker || taker->signal_mask >> number & 1))
+            taker = &threads[i];
+    taker->pending |= 1UL << number;
+}
+
+static void check_signals(u64 now)
+{
+    static const u8 numbers[HOST_SIGNALS] = {SIG_INT, SIG_TERM, SIG_HUP};
+    for (u32 i = 0; i < HOST_SIGNALS; i++)
+        if (PARAMS->signals[i] != signals_seen[i]) {
+            signals_seen[i] = PARAMS->signals[i];
+            signal_program(numbers[i]);
+        }
     if (!alarm_ns || now < alarm_ns)
         return;
     alarm_ns = alarm_interval_ns ? now + alarm_interval_ns : 0;
-    threads[0].pending |= 1UL << SIG_ALRM;
+    signal_program(SIG_ALRM);
     publish_threads();
 }
+
+/* Returns 1 if the program waits for what its owner may send: it has a handler of its own for being asked to end.
+ * (SIGINT does not count: every Python has one.) */
+static int owner_may_wake(void) { return actions[SIG_TERM].handler > 1 || actions[SIG_HUP].handler > 1; }
 
 /* Picks the next thread that can run and makes it current; sleeps in the host while there is none. */
 void schedule(void)
 {
     for (;;) {
         ring_poll();
+        if (input_arrived())
+            input_changed();
         u64 now = now_ns(), first = alarm_ns ? alarm_ns : NEVER, events = io_events;
-        check_alarm(now);
+        check_signals(now);
         u64 here = (u64)(current - threads);
         for (u64 k = 1; k <= THREADS; k++) {
             struct thread *t = &threads[(here + k) % THREADS];
@@ -232,7 +253,7 @@ void schedule(void)
             continue;
         account();
         if (ring_sleep())
-            host(HOST_IDLE, first == NEVER ? 0 : first, (u64)ring_may_wake(), 0, 0, 0, 0);
+            host(HOST_IDLE, first == NEVER ? 0 : first, (u64)(ring_may_wake() || input_may_wake() || owner_may_wake()), 0, 0, 0, 0);
         ring_awake();
         running_since = now_ns();
     }
@@ -434,7 +455,7 @@ i64 sys_arch_prctl(u64 code, u64 address)
     return -EINVAL_;
 }
 
-/* ---- signals: sent by the program to itself, by its alarm, or by the host (an interrupt); delivered when the shim
+/* ---- signals: sent by the program to itself, by its alarm, or by its owner; delivered when the shim
  * returns to the thread, on its own stack. */
 
 i64 sys_sigaction(u64 number, u64 new_action, u64 old_action)

@@ -8,7 +8,7 @@
 #ifndef SEAMGATE_WIRE_H
 #define SEAMGATE_WIRE_H
 
-#define WIRE_ABI 1
+#define WIRE_ABI 2
 
 /* Guest addresses. Virtual and physical are the same; the first 2 MiB have 4 KiB entries, all others 2 MiB entries. */
 #define GA_PML4 0x1000          /* 0x0000 is unmapped: a null pointer faults */
@@ -96,6 +96,10 @@ struct wire_shim {
 
 #define PARAMS_MAGIC 0x736d617261706773UL
 #define PARAMS_RING 1u          /* a ring is attached */
+#define PARAMS_TERMINAL 2u      /* standard input is a terminal; the next two bits: output, error */
+
+/* What the owner may send. */
+enum host_signal { SIGNAL_INT, SIGNAL_TERM, SIGNAL_HUP, HOST_SIGNALS };
 /* At GA_PARAMS. ns = mono_ns + ((tsc - tsc0) * mult >> 32); wall clock = ns + wall_offset_ns. */
 struct wire_params {
     u64 magic, abi;
@@ -107,7 +111,8 @@ struct wire_params {
     u64 brk_start, brk_limit, mmap_low;
     u64 start_rip, start_rsp;
     u32 flags;
-    u32 interrupts;     /* how often the owner asked for SIGINT (Ctrl-C) */
+    u32 input_seq;      /* raised when standard input, which had nothing, may have something */
+    u32 signals[HOST_SIGNALS], unused; /* how often the owner sent each */
 };
 
 /* What the shim may ask of the host. Arguments in arg[0..5]; result is a value or a negative errno. */
@@ -116,6 +121,8 @@ enum host_op {
     HOST_ABORT,         /* signal: the program ended itself by a signal */
     HOST_IDLE,          /* deadline_ns (0: none), can_wake: every thread waits */
     HOST_WRITE,         /* fd (1, 2), address, length: console; the result may be short */
+    HOST_READ,          /* address, length: standard input; 0 at its end, -EAGAIN: input_seq will tell. Length 0: 1 if a
+                         * read would not wait */
     HOST_RANDOM,        /* address, length */
     HOST_GROW,          /* bytes: returns the new end of memory */
     HOST_RELEASE,       /* address, length: 1 if the range reads as zero now */
@@ -211,7 +218,7 @@ struct wire_ring {
 _Static_assert(sizeof(struct wire_regs) == 160, "wire_regs");
 _Static_assert(__builtin_offsetof(struct wire_regs, ss) == R_SS, "iret frame");
 _Static_assert(sizeof(struct wire_shim) == 56, "wire_shim");
-_Static_assert(sizeof(struct wire_params) == 128, "wire_params");
+_Static_assert(sizeof(struct wire_params) == 144, "wire_params");
 _Static_assert(sizeof(struct wire_request) == 64, "wire_request");
 _Static_assert(sizeof(struct wire_control) == 2296, "wire_control");
 _Static_assert(sizeof(struct wire_frame) == 16, "wire_frame");

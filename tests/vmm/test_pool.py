@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from seamgate_vmm import _kvm
+from seamgate_vmm import _kvm, ring
 from seamgate_vmm import template as templates
 from seamgate_vmm.errors import ProgramError, TemplateError
 from seamgate_vmm.guest import Limits
@@ -26,6 +26,12 @@ from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.template import Job
 
 pytestmark = pytest.mark.kvm
+
+
+@pytest.fixture(autouse=True)
+def _patient_greetings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a guest may take longer to greet than a program is given that lets the server speak first."""
+    monkeypatch.setattr(ring, "_GREETING_WAIT_S", 10.0)
 
 
 class Responder(asyncio.Protocol):
@@ -159,7 +165,7 @@ def test_stop_and_interrupt(template: Loaded) -> None:
         sleeper = await p.start("print('in', flush=True)\nimport time\ntime.sleep(60)")
         while b"in" not in p.output():  # noqa: ASYNC110 - the other end of the pipe is a guest
             await asyncio.sleep(0.01)
-        sleeper.interrupt()
+        sleeper.signal(signal.SIGINT)
         assert (await sleeper.ended()).code == 130
 
     with_pool(template, check)

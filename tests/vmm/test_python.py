@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -239,7 +240,7 @@ def test_ctrl_c_reaches_the_program(host: Host, template: Loaded) -> None:
                 break
             if guest.machine.cpu_ns > 5e7 and "while" in code:
                 break
-        guest.interrupt()
+        guest.signal(signal.SIGINT)
         outcome = drive(guest)
         guest.close()
         assert outcome.code == 130

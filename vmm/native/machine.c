@@ -538,7 +538,8 @@ int machine_reset(struct machine *m)
     m->cpu_ns = 0;
     m->runs = 0;
     m->yield_seq = 0;
-    m->interrupts = 0;
+    memset(m->signals, 0, sizeof m->signals);
+    m->input_seq = 0;
     m->interrupting = false;
     if (m->has_ring && detach_ring(m))
         return -1;
@@ -727,13 +728,21 @@ enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns)
     return why;
 }
 
-/* Sends the guest a SIGINT; it takes it at its next step. */
-void machine_interrupt(struct machine *m)
+/* Sends the guest a signal; it takes it at its next step. */
+void machine_signal(struct machine *m, enum host_signal which)
 {
     /* SAFE: GA_PARAMS lies below the 4 MiB that every machine has at least. */
     volatile struct wire_params *params = (volatile struct wire_params *)(m->memory + GA_PARAMS);
-    params->interrupts = ++m->interrupts;
+    params->signals[which] = ++m->signals[which];
     m->interrupting = true;
+}
+
+/* Tells the guest that standard input, which had nothing, may have something. */
+void machine_announce_input(struct machine *m)
+{
+    /* SAFE: GA_PARAMS lies below the 4 MiB that every machine has at least. */
+    volatile struct wire_params *params = (volatile struct wire_params *)(m->memory + GA_PARAMS);
+    params->input_seq = ++m->input_seq;
 }
 
 /* Copies the request once; what is judged and used is the copy. */

@@ -51,7 +51,8 @@ struct machine {
     enum landing landing;
     struct wire_shim shim;    /* from the shim's file */
     u64 yield_seq;
-    u32 interrupts;           /* SIGINTs asked for */
+    u32 signals[HOST_SIGNALS]; /* how often each was sent */
+    u32 input_seq;            /* how often standard input was announced */
     bool interrupting;        /* make the guest look, even if it has one thread only */
     u64 cpu_ns;               /* CPU time of the guest so far */
     u64 runs;
@@ -79,7 +80,8 @@ int machine_start(struct machine *m);
 enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns);
 void machine_request(const struct machine *m, struct wire_request *out);
 void machine_reply(struct machine *m, i64 result, u64 extra);
-void machine_interrupt(struct machine *m);
+void machine_signal(struct machine *m, enum host_signal which);
+void machine_announce_input(struct machine *m);
 void machine_trap(struct machine *m, struct machine_trap *out);
 int machine_save(struct machine *m, struct machine_state *out);
 int machine_load(struct machine *m, const struct machine_state *state);

@@ -7,6 +7,7 @@
 #include "_kvm.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
@@ -183,21 +184,24 @@ static PyObject *Machine_write_fixed(MachineObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* set_params(tsc_khz, mono_ns, generation, pid, brk_start, brk_limit, mmap_low, start_rip, start_rsp): what the guest
+/* set_params(tsc_khz, mono_ns, generation, pid, brk_start, brk_limit, mmap_low, start_rip, start_rsp, flags=0): what the guest
  * reads about itself; the clocks start now. */
 static PyObject *Machine_set_params(MachineObject *self, PyObject *args)
 {
     unsigned long long khz, mono, generation, pid, brk_start, brk_limit, mmap_low, rip, rsp;
-    if (!PyArg_ParseTuple(args, "KKKKKKKKK", &khz, &mono, &generation, &pid, &brk_start, &brk_limit, &mmap_low, &rip,
-                          &rsp) || !usable(self))
+    unsigned int flags = 0;
+    if (!PyArg_ParseTuple(args, "KKKKKKKKK|I", &khz, &mono, &generation, &pid, &brk_start, &brk_limit, &mmap_low, &rip,
+                          &rsp, &flags) || !usable(self))
         return NULL;
     if (!khz)
         return PyErr_Format(PyExc_ValueError, "the frequency of the time stamp counter is not known");
     struct timespec wall;
     struct wire_params p = {.magic = PARAMS_MAGIC, .abi = WIRE_ABI, .generation = generation, .pid = pid,
-                            .yield_seq = self->m.yield_seq, .interrupts = self->m.interrupts, .memory_end = self->m.end, .brk_start = brk_start,
-                            .brk_limit = brk_limit, .mmap_low = mmap_low, .start_rip = rip, .start_rsp = rsp,
-                            .flags = self->m.has_ring ? PARAMS_RING : 0};
+                            .yield_seq = self->m.yield_seq, .input_seq = self->m.input_seq,
+                            .memory_end = self->m.end, .brk_start = brk_start, .brk_limit = brk_limit,
+                            .mmap_low = mmap_low, .start_rip = rip, .start_rsp = rsp,
+                            .flags = flags | (self->m.has_ring ? PARAMS_RING : 0)};
+    memcpy(p.signals, self->m.signals, sizeof p.signals);
     p.mult = (u64)(((unsigned __int128)1000000 << 32) / khz);
     p.mono_ns = mono;
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -260,12 +264,23 @@ static PyObject *Machine_reply(MachineObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *Machine_interrupt(MachineObject *self, PyObject *unused)
+static PyObject *Machine_signal(MachineObject *self, PyObject *args)
+{
+    int number;
+    if (!PyArg_ParseTuple(args, "i", &number) || !usable(self))
+        return NULL;
+    if (number != SIGINT && number != SIGTERM && number != SIGHUP)
+        return PyErr_Format(PyExc_ValueError, "signal %d is not for guests", number);
+    machine_signal(&self->m, number == SIGINT ? SIGNAL_INT : number == SIGTERM ? SIGNAL_TERM : SIGNAL_HUP);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_announce_input(MachineObject *self, PyObject *unused)
 {
     (void)unused;
     if (!usable(self))
         return NULL;
-    machine_interrupt(&self->m);
+    machine_announce_input(&self->m);
     Py_RETURN_NONE;
 }
 
@@ -434,7 +449,8 @@ static PyMethodDef machine_methods[] = {
     {"run", (PyCFunction)Machine_run, METH_VARARGS, "run(slice_us, tick_us=5000) -> RUN_*"},
     {"request", (PyCFunction)Machine_request, METH_NOARGS, "(op, arg0..arg5)"},
     {"reply", (PyCFunction)Machine_reply, METH_VARARGS, "reply(result, extra=0)"},
-    {"interrupt", (PyCFunction)Machine_interrupt, METH_NOARGS, "Send the guest a SIGINT."},
+    {"signal", (PyCFunction)Machine_signal, METH_VARARGS, "signal(number): SIGINT, SIGTERM or SIGHUP"},
+    {"announce_input", (PyCFunction)Machine_announce_input, METH_NOARGS, "Standard input may have something now."},
     {"trap", (PyCFunction)Machine_trap, METH_NOARGS, "(vector, error, rip, cs, rflags, rsp, address)"},
     {"save", (PyCFunction)Machine_save, METH_NOARGS, "The registers, as bytes."},
     {"load", (PyCFunction)Machine_load, METH_VARARGS, "load(state)"},
@@ -474,13 +490,13 @@ static const struct { const char *name; long value; } numbers[] = {
     NUMBER(GA_PARAMS), NUMBER(GA_CONTROL), NUMBER(GA_VDSO), NUMBER(GA_VDSO_END), NUMBER(GA_STACK), NUMBER(GA_STACK_END),
     NUMBER(GA_PROGRAM), NUMBER(GA_END), NUMBER(GA_RING), NUMBER(LANDING_USER), NUMBER(LANDING_KERNEL),
     NUMBER(RUN_REQUEST), NUMBER(RUN_SLICE), NUMBER(RUN_TRAP), NUMBER(RUN_MEMORY), NUMBER(RUN_BROKEN), NUMBER(RUN_ERROR),
-    NUMBER(HOST_EXIT), NUMBER(HOST_ABORT), NUMBER(HOST_IDLE), NUMBER(HOST_WRITE), NUMBER(HOST_RANDOM),
+    NUMBER(HOST_EXIT), NUMBER(HOST_ABORT), NUMBER(HOST_IDLE), NUMBER(HOST_WRITE), NUMBER(HOST_READ), NUMBER(HOST_RANDOM),
     NUMBER(HOST_GROW), NUMBER(HOST_RELEASE), NUMBER(HOST_UNSUPPORTED), NUMBER(HOST_CONTROL_READ),
     NUMBER(HOST_CONTROL_WRITE), NUMBER(HOST_OPEN), NUMBER(HOST_CLOSE), NUMBER(HOST_PREAD), NUMBER(HOST_PWRITE),
     NUMBER(HOST_STAT), NUMBER(HOST_FSTAT), NUMBER(HOST_ACCESS), NUMBER(HOST_READLINK), NUMBER(HOST_GETDENTS),
     NUMBER(HOST_GETCWD), NUMBER(HOST_CHDIR), NUMBER(HOST_MKDIR), NUMBER(HOST_UNLINK), NUMBER(HOST_RENAME),
     NUMBER(HOST_TRUNCATE), NUMBER(HOST_CHMOD), NUMBER(HOST_UTIMES), NUMBER(HOST_OP_END), NUMBER(HOST_AT_CWD),
-    NUMBER(SYSCALL_COUNTERS), NUMBER(RING_BYTES), NUMBER(RING_MAX_PAYLOAD), NUMBER(RING_RX_WINDOW),
+    NUMBER(PARAMS_TERMINAL), NUMBER(SYSCALL_COUNTERS), NUMBER(RING_BYTES), NUMBER(RING_MAX_PAYLOAD), NUMBER(RING_RX_WINDOW),
     NUMBER(RING_TX_WINDOW), NUMBER(RING_STREAMS), NUMBER(RING_TX_SIZE), NUMBER(RING_RX_SIZE), NUMBER(RING_TX_OFFSET),
     NUMBER(RING_RX_OFFSET), NUMBER(FRAME_PAD), NUMBER(FRAME_OPEN), NUMBER(FRAME_DATA),
     NUMBER(FRAME_FIN), NUMBER(FRAME_RESET), NUMBER(FRAME_CREDIT), NUMBER(FRAME_NAME_QUERY), NUMBER(FRAME_NAME_ANSWER),

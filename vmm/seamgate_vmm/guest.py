@@ -6,12 +6,14 @@ asks is checked here or in the machine, and an impossible request ends it.
 """
 
 import enum
+import errno
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from seamgate_vmm import _kvm
 from seamgate_vmm.elf import Layout, load_program, read_elf
@@ -48,6 +50,18 @@ _VECTORS = {
 
 Console = Callable[[int, bytes], int]
 """(descriptor 1 or 2, bytes) -> how many were taken; 0: none now, ask again later."""
+
+
+class Input(Protocol):
+    """Where a guest's standard input comes from. Neither call waits."""
+
+    def read(self, size: int) -> bytes | None:
+        """Return at most so many bytes, b"" at the end, None if there are none now: `Guest.announce_input` follows."""
+        ...
+
+    def ready(self) -> bool:
+        """Return whether a read would give something or the end. If not, `Guest.announce_input` follows."""
+        ...
 
 
 class State(enum.Enum):
@@ -104,7 +118,9 @@ class Guest:
         self.unsupported: Counter[str] = Counter()
         self.notes: list[bytes] = []
         self.refused_memory = False  # it once asked for more than its limit
+        self.input: Input | None = None  # None: at its end
         self._console = console
+        self._nudged = False  # something came that it has not looked at: it does not sleep before it has
         self._usage = _Usage()
         self._pending: tuple[int, ...] | None = None
         self._expected: bytes | None = None
@@ -194,9 +210,15 @@ class Guest:
         self.files.close()
         self.machine.close()
 
-    def interrupt(self) -> None:
-        """Send a SIGINT, as Ctrl-C does; step a waiting guest afterwards."""
-        self.machine.interrupt()
+    def signal(self, number: int) -> None:
+        """Send SIGINT, SIGTERM or SIGHUP; step a waiting guest afterwards. Raises: ValueError for another one."""
+        self.machine.signal(number)
+        self._nudged = True
+
+    def announce_input(self) -> None:
+        """Say that standard input, which had nothing, has something now; step a waiting guest afterwards."""
+        self.machine.announce_input()
+        self._nudged = True
 
     # ---- requests
 
@@ -220,6 +242,8 @@ class Guest:
     def _other(self, op: int, a: list[int]) -> int | None:
         if op == _kvm.HOST_WRITE:
             return self._write_console(a[0], a[1], a[2])
+        if op == _kvm.HOST_READ:
+            return self._read_input(a[0], a[1])
         if op == _kvm.HOST_IDLE:
             return self._idle(a[0], bool(a[1]))
         if op == _kvm.HOST_RANDOM:
@@ -277,7 +301,18 @@ class Guest:
             return None
         return taken
 
+    def _read_input(self, address: int, length: int) -> int:
+        if self.input is None:
+            return 1 if length == 0 else 0
+        if length == 0:
+            return 1 if self.input.ready() else -errno.EAGAIN
+        data = self.input.read(min(length, _CONSOLE_CHUNK))
+        return -errno.EAGAIN if data is None else self._to_guest(address, data)
+
     def _idle(self, deadline_ns: int, can_wake: bool) -> int | None:
+        if self._nudged:
+            self._nudged = False
+            return 0
         if deadline_ns == 0 and not can_wake:
             self._end(Reason.DEADLOCK, UNNATURAL, "every thread waits, and nothing can wake one")
             return None
@@ -398,8 +433,10 @@ def boot(
     return Guest(machine, files, console, limits, layout, pid)
 
 
-def set_params(machine: _kvm.Machine, host: Host, layout: Layout, mono_ns: int, generation: int, pid: int) -> None:
-    """Write a guest's parameter page; its clocks start now."""
+def set_params(
+    machine: _kvm.Machine, host: Host, layout: Layout, mono_ns: int, generation: int, pid: int, flags: int = 0
+) -> None:
+    """Write a guest's parameter page; its clocks start now. flags: PARAMS_TERMINAL bits."""
     machine.set_params(
         host.tsc_khz,
         mono_ns,
@@ -410,4 +447,5 @@ def set_params(machine: _kvm.Machine, host: Host, layout: Layout, mono_ns: int, 
         layout.mmap_low,
         layout.start_rip,
         layout.start_rsp,
+        flags,
     )

@@ -22,6 +22,7 @@ class Reason(enum.Enum):
     BAD_REQUEST = "bad_request"  # it asked the host for what no shim asks
     NOT_RESEEDED = "not_reseeded"  # a restored guest did not confirm its fresh randomness
     STOPPED = "stopped"  # by its owner
+    IGNORED_STOP = "ignored_stop"  # it was asked to end, and did not within its grace
     MACHINE_FAILED = "machine_failed"  # KVM could not go on
     WORKER_DIED = "worker_died"
 

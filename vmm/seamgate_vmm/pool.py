@@ -13,10 +13,11 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -41,9 +42,17 @@ _START_DEADLINE_S = 60.0
 class PooledGuest:
     """One running guest, as the gateway sees it."""
 
-    def __init__(self, number: int, worker: "_WorkerLink", ring: GuestRing, server: RingServer) -> None:
+    def __init__(
+        self,
+        number: int,
+        worker: "_WorkerLink",
+        ring: GuestRing,
+        server: RingServer,
+        want_input: Callable[[int], None] | None = None,
+    ) -> None:
         self.number = number
         self.server = server
+        self.want_input = want_input
         self._worker = worker
         self._ring = ring
         loop = asyncio.get_running_loop()
@@ -65,9 +74,9 @@ class PooledGuest:
         """End the guest, whatever it does."""
         self._worker.tell({"op": "stop", "guest": self.number, "reason": reason.name, "detail": detail})
 
-    def interrupt(self) -> None:
-        """Send it a SIGINT, as Ctrl-C does."""
-        self._worker.tell({"op": "interrupt", "guest": self.number})
+    def signal(self, number: signal.Signals) -> None:
+        """Send it SIGINT (as Ctrl-C does), SIGTERM or SIGHUP: it takes it as any program does, or ignores it."""
+        self._worker.tell({"op": "signal", "guest": self.number, "number": int(number)})
 
     def violated(self, what: str) -> None:
         """The ring saw a broken rule: the guest is ended."""
@@ -207,13 +216,17 @@ class Pool:
         accept: Accept,
         stdout: int,
         stderr: int,
+        stdin: int | None = None,
+        want_input: Callable[[int], None] | None = None,
         names: NameTable | None = None,
         limits: Limits | None = None,
     ) -> PooledGuest:
         """Start a guest; return at once, see PooledGuest.started.
 
         stdout, stderr: descriptors that its output goes to, without blocking the guest for ever if nobody reads; the
-        worker gets duplicates and sets them non-blocking. accept: decides about each stream (see ring.py).
+        worker gets duplicates and sets them non-blocking. stdin: a pipe, likewise; None: at its end from the start.
+        want_input: told when the guest reads from an empty stdin, and how many bytes at most (Feed.want). accept:
+        decides about each stream (see ring.py).
         Raises: VmmError if the pool is not open.
         """
         worker = self._worker_with_room()
@@ -225,7 +238,7 @@ class Pool:
             guest.violated(what)
 
         server = RingServer(ring, accept, names=names, on_violation=violated)
-        guest = PooledGuest(number, worker, ring, server)
+        guest = PooledGuest(number, worker, ring, server, want_input)
         worker.guests[number] = guest
         server.start()
         message = {
@@ -234,9 +247,11 @@ class Pool:
             "argv": list(job.argv),
             "env": dict(job.env),
             "cwd": job.cwd,
+            "terminals": list(job.terminals),
+            "stdin": stdin is not None,
             "limits": asdict(limits or self._limits),
         }
-        worker.tell(message, (*ring.handles(), stdout, stderr))
+        worker.tell(message, (*ring.handles(), stdout, stderr, *(() if stdin is None else (stdin,))))
         return guest
 
     async def warm(self, count: int) -> int:
@@ -298,6 +313,9 @@ class Pool:
             return
         if message["op"] == "started":
             guest.confirm_started()
+        elif message["op"] == "input":
+            if guest.want_input is not None:
+                guest.want_input(int(message["size"]))
         elif message["op"] == "ended":
             outcome = outcome_from_json(message["outcome"])
             del worker.guests[guest.number]

@@ -1,8 +1,8 @@
 """Runs one program as a guest: what `seamgate run --isolation kvm` calls, from the gateway's event loop.
 
 The program's folder is visible read-only at its own path, /tmp is a private scratch folder, output comes back on the
-caller's stdout and stderr, and the exit status is the program's. The first Ctrl-C goes to the program, the second ends
-the guest.
+caller's stdout and stderr, its input comes from the caller's when it reads, and the exit status is the program's.
+SIGINT, SIGTERM and SIGHUP go to the program; one that does not end is ended.
 """
 
 import asyncio
@@ -11,19 +11,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from seamgate_vmm.errors import KvmUnusable, ProgramError, TemplateError
 from seamgate_vmm.guest import Limits
 from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
-from seamgate_vmm.outcome import Outcome
+from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.pool import Pool, PooledGuest
 from seamgate_vmm.ring import Accept
+from seamgate_vmm.standard_input import Feed
 from seamgate_vmm.template import Job, names, path_of
 
 DEFAULT_TEMPLATE = "python"
 _RELAY_BYTES = 1 << 16
+GRACE_S = 10.0
 _MISSING = 3  # exit status of the command line where a prerequisite is missing
 
 
@@ -121,6 +124,8 @@ async def run_program(
     on_ready: Callable[[str], None] | None = None,
     env: Mapping[str, str] | None = None,
     limits: Limits | None = None,
+    grace_s: float = GRACE_S,
+    stdin: int | None = None,
     stdout: int = 1,
     stderr: int = 2,
 ) -> Outcome:
@@ -130,58 +135,126 @@ async def run_program(
     at its own path, and the working directory; the current one by default. mounts: what is visible beside it. hide:
     files of the host that the guest must not read, wherever they are. on_ready: called with the tier, "hardware" or
     "nested", when the template is loaded and the program is about to start. env: what the guest gets beside the base
-    environment; nothing is inherited.
+    environment; nothing is inherited. grace_s: how long it has to end after a SIGTERM or SIGHUP to this process.
+    stdin: a descriptor that is read when and as far as the program reads; None: its stdin is at its end.
     Raises: ProgramError (exit status 2), TemplateError, KvmUnusable (3), VmmError.
     """
     argv = python_arguments(command)
-    path = await asyncio.to_thread(ensure_template, template)
-    place = str((folder or Path.cwd()).resolve())
-    folders = [Mount(place, place)] if place != "/" else []
-    async with Pool(path, mounts=[*folders, *mounts], hide=hide, limits=limits) as pool:
-        if on_ready is not None:
-            on_ready(pool.tier)
-        relays = [_Relay(stdout), _Relay(stderr)]
+    with _Signals(grace_s) as signals:
         try:
-            guest = await pool.start(
-                Job(argv, dict(env or {}), place),
-                accept=accept,
-                names=names_table,
-                stdout=relays[0].write,
-                stderr=relays[1].write,
-            )
-            with _CtrlC(guest):
-                outcome = await guest.ended()
-        finally:
-            for relay in relays:
-                relay.finish()
-    return outcome
+            path = await asyncio.to_thread(ensure_template, template)
+            place = str((folder or Path.cwd()).resolve())
+            folders = [Mount(place, place)] if place != "/" else []
+            async with Pool(path, mounts=[*folders, *mounts], hide=hide, limits=limits) as pool:
+                if on_ready is not None:
+                    on_ready(pool.tier)
+                with _Streams(stdin, stdout, stderr) as streams:
+                    signals.guest = await pool.start(
+                        Job(argv, dict(env or {}), place, streams.terminals),
+                        accept=accept,
+                        names=names_table,
+                        stdout=streams.out.write,
+                        stderr=streams.err.write,
+                        stdin=None if streams.feed is None else streams.feed.read_end,
+                        want_input=None if streams.feed is None else streams.feed.want,
+                    )
+                    return signals.judge(await signals.guest.ended())
+        except asyncio.CancelledError:
+            never = signals.before_it_began()
+            if never is None:
+                raise
+            return never
 
 
-class _CtrlC:
-    """While inside, SIGINT goes to the guest; the second one ends it."""
+class _Streams:
+    """The standard descriptors of a guest, as long as it runs."""
 
-    def __init__(self, guest: PooledGuest) -> None:
-        self._guest = guest
-        self._asked = False
+    def __init__(self, stdin: int | None, stdout: int, stderr: int) -> None:
+        self.terminals = [fd for fd, target in enumerate((stdin, stdout, stderr)) if _is_terminal(target)]
+        self.out, self.err = _Relay(stdout), _Relay(stderr)
+        self.feed = None if stdin is None or not _is_open(stdin) else Feed(stdin)
 
-    def __enter__(self) -> None:
-        try:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._on_signal)
-        except (ValueError, RuntimeError):
-            pass  # not the main thread: the caller handles signals
+    def __enter__(self) -> "_Streams":
+        return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
-        except (ValueError, RuntimeError):
-            pass
+        if self.feed is not None:
+            self.feed.close()
+        self.out.finish()
+        self.err.finish()
 
-    def _on_signal(self) -> None:
-        if self._asked:
-            self._guest.stop(detail="interrupted twice")
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _is_terminal(fd: int | None) -> bool:
+    return fd is not None and os.isatty(fd)
+
+
+class _Signals:
+    """While inside, signals that ask this process to end ask the guest, which may end in its own way.
+
+    A second SIGINT, or no end within the grace after a SIGTERM or SIGHUP, ends it. Before there is a guest they cancel
+    the present task.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self.number: signal.Signals | None = None
+        self.guest: PooledGuest | None = None
+        self._grace_s = grace_s
+        self._task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self._handled: list[signal.Signals] = []
+
+    def __enter__(self) -> "_Signals":
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            try:
+                asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+            except (ValueError, RuntimeError):
+                break  # not the main thread: the caller handles signals
+            self._handled.append(number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for number in self._handled:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        again, self.number = self.number is signal.SIGINT is number, number
+        if self.guest is None:
+            if self._task is not None:
+                self._task.cancel()
+        elif again:
+            self._stop("interrupted twice")
         else:
-            self._asked = True
-            self._guest.interrupt()
+            self.guest.signal(number)
+            if number is not signal.SIGINT and self._timer is None:
+                detail = f"{self._grace_s:g} s after {number.name}"
+                self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._stop, detail)
+
+    def _stop(self, detail: str) -> None:
+        if self.guest is not None:
+            self.guest.stop(Reason.IGNORED_STOP, detail)
+
+    def before_it_began(self) -> Outcome | None:
+        """Return the outcome of a guest that never began, if that is why the task was cancelled."""
+        if self.number is None or self.guest is not None or self._task is None:
+            return None
+        self._task.uncancel()
+        return Outcome(Reason.STOPPED, 128 + self.number, f"by {self.number.name}")
+
+    def judge(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with the exit status that a shell gives to what it had to kill."""
+        if outcome.reason is Reason.IGNORED_STOP and self.number is not None:
+            return replace(outcome, code=128 + self.number)
+        return outcome
 
 
 def explain(outcome: Outcome) -> list[str]:

@@ -88,6 +88,7 @@ class Job:
     argv: Sequence[str]  # as after `python`: a script, -c CODE or -m MODULE, and its arguments
     env: Mapping[str, str]
     cwd: str = "/"
+    terminals: Sequence[int] = ()  # which of 0, 1, 2 are terminals
 
 
 def directory() -> Path:
@@ -401,7 +402,7 @@ def restore(
         if reuse is None:
             machine.set_hot([(a, n) for a, n in meta.hot])
         generation, pid = secrets.randbits(63) | 1, _new_pid()
-        set_params(machine, host, meta.layout, meta.mono_ns, generation, pid)
+        set_params(machine, host, meta.layout, meta.mono_ns, generation, pid, terminal_flags(job))
         machine.load(bytes.fromhex(meta.state))
         files = FileService(machine, view, Scratch(limits.scratch_bytes, limits.scratch_files), "/")
         files.program = meta.program
@@ -412,6 +413,11 @@ def restore(
         machine.close()
         raise
     return guest
+
+
+def terminal_flags(job: Job) -> int:
+    """Return what the parameter page says of a job's standard descriptors."""
+    return sum(_kvm.PARAMS_TERMINAL << fd for fd in set(job.terminals) & {0, 1, 2})
 
 
 def _encode(job: Job, generation: int) -> bytes:

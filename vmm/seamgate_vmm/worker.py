@@ -33,6 +33,7 @@ from seamgate_vmm.host import Host, open_host
 from seamgate_vmm.image import Mount, View
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.snapshot import Loaded, load
+from seamgate_vmm.standard_input import PipeInput
 from seamgate_vmm.template import Job, rehearse, restore, view_of
 
 _SLICE_US = 5_000
@@ -41,7 +42,7 @@ _CHECK_S = 0.5
 _NICE = 5  # a hundred workers must not starve the one gateway that all their guests wait for
 _MESSAGES_PER_TURN = 64
 _SCRATCH = "/tmp"  # noqa: S108 - where a guest sees its scratch folder
-_START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr
+_START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr; and stdin, if it has one
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class _Slot:
     scratch: Path
     reported: bool = False
     blocked_fd: int = -1
+    input: PipeInput | None = None
     queued: bool = False
     fds: list[int] = field(default_factory=list)
 
@@ -169,9 +171,12 @@ class Worker:
         if slot is None:
             return
         if fd == slot.blocked_fd:
-            self._poll.unregister(fd)
-            del self._by_fd[fd]
+            self._ignore(fd)
             slot.blocked_fd = -1
+        elif slot.input is not None and fd == slot.input.fd:
+            self._ignore(fd)
+            slot.input.waiting = False
+            slot.guest.announce_input()
         else:
             try:
                 os.eventfd_read(fd)
@@ -179,6 +184,10 @@ class Worker:
                 return
         if slot.guest.state in (State.WAITING, State.CONSOLE):
             self._enqueue(slot)
+
+    def _ignore(self, fd: int) -> None:
+        if self._by_fd.pop(fd, None) is not None:
+            self._poll.unregister(fd)
 
     def _wait_for_console(self, slot: _Slot) -> None:
         fd = slot.blocked_fd
@@ -201,9 +210,8 @@ class Worker:
     def _remove(self, slot: _Slot) -> Guest | None:
         """Forget a guest; return it if its machine can serve another."""
         self._slots.pop(slot.number, None)
-        for fd in (slot.wake, slot.blocked_fd):
-            if self._by_fd.pop(fd, None) is not None:
-                self._poll.unregister(fd)
+        for fd in (slot.wake, slot.blocked_fd, -1 if slot.input is None else slot.input.fd):
+            self._ignore(fd)
         for fd in slot.fds:
             os.close(fd)
         shutil.rmtree(slot.scratch, ignore_errors=True)
@@ -214,6 +222,12 @@ class Worker:
             return guest
         guest.close()
         return None
+
+    def _want_input(self, slot: _Slot, size: int) -> None:
+        assert slot.input is not None
+        self._poll.register(slot.input.fd, select.EPOLLIN)
+        self._by_fd[slot.input.fd] = slot
+        self._channel.send({"op": "input", "guest": slot.number, "size": size})
 
     # ---- messages
 
@@ -245,8 +259,8 @@ class Worker:
         if op == "stop":
             slot.guest.stop(Reason[message["reason"]], str(message["detail"]))
             self._finish(slot)
-        elif op == "interrupt":
-            slot.guest.interrupt()
+        elif op == "signal":
+            slot.guest.signal(int(message["number"]))
             if slot.guest.state is State.WAITING:
                 self._enqueue(slot)
 
@@ -254,8 +268,8 @@ class Worker:
         number = int(message["guest"])
         scratch = self._scratch_root / str(number)
         try:
-            if len(fds) != _START_FDS:
-                raise VmmError(f"{len(fds)} descriptors instead of {_START_FDS}")
+            if len(fds) != _START_FDS + bool(message["stdin"]):
+                raise VmmError(f"{len(fds)} descriptors instead of {_START_FDS + bool(message['stdin'])}")
             scratch.mkdir(mode=0o700)
             self._restore(number, message, fds, scratch)
         except (OSError, VmmError) as error:
@@ -266,10 +280,10 @@ class Worker:
             self._channel.send({"op": "ended", "guest": number, "outcome": outcome_to_json(outcome)})
 
     def _restore(self, number: int, message: dict[str, Any], fds: list[int], scratch: Path) -> None:
-        memory, doorbell, wake, stdout, stderr = fds
+        memory, doorbell, wake, stdout, stderr, *stdin = fds
         for fd in (stdout, stderr):
             os.set_blocking(fd, False)
-        job = Job(message["argv"], message["env"], message["cwd"])
+        job = Job(message["argv"], message["env"], message["cwd"], message["terminals"])
         slot: _Slot
 
         def console(fd: int, data: bytes) -> int:
@@ -293,6 +307,8 @@ class Worker:
             reuse=self._spare.pop() if self._spare else None,
         )
         slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds)
+        if stdin:
+            slot.input = guest.input = PipeInput(stdin[0], lambda size: self._want_input(slot, size))
         self._slots[number] = slot
         self._by_fd[wake] = slot
         self._poll.register(wake, select.EPOLLIN)

@@ -1,7 +1,7 @@
 """`seamgate run --isolation kvm`: a Python program as a guest without a kernel, under a gateway in this process.
 
 Called by `seamgate.cli.isolation`. The machine belongs to worker processes of `seamgate_vmm`; here are the program's
-Python and its template, what it may see of the files, its environment, signals, and how its end is told.
+Python and its template, what it may see of the files, its environment, and how its end is told.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from seamgate import launch
 from seamgate.entry.identity import make_guest
@@ -24,11 +23,8 @@ from seamgate.gateway import Gateway
 
 if TYPE_CHECKING:
     from seamgate.cli.isolation import Run
-    from seamgate.entry.ring import RingGuest
-    from seamgate_vmm.outcome import Outcome
 
 _ASK_S = 10.0
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
 # Where OpenSSL and BoringSSL of Debian, Fedora and Alpine look; guests have no certificates of the machine.
 _TRUSTED_IN_GUEST = ("/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem", "/etc/pki/tls/certs/ca-bundle.crt")
 _NOT_BUILT = "its C parts are not built for this machine (Linux on x86-64): run `make build`"
@@ -178,62 +174,20 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
         mounts = [Mount(place, str(gateway.ca_path)) for place in _TRUSTED_IN_GUEST]
         if program.folder is not None:
             mounts.append(Mount(str(program.folder), str(program.folder)))
-        running = run_program(
+        outcome = await run_program(
             program.command,
             accept=ring.accept,
             names_table=NameTable(ring.judge_name),
             template=program.template,
             mounts=mounts,
             hide=launch.secret_files(config, run.journal),
+            stdin=0,
             env=launch.microvm_environment(config, os.environ),
             on_ready=lambda tier: say(
                 f"isolation kvm ({tier}): a microVM without a kernel, whose only way out is here"
             ),
         )
-        outcome = await _until_ended(running, ring)
+        ring.ended(outcome)
         for line in explained(outcome):
             explain(line)
         return outcome.code
-
-
-async def _until_ended(running: Coroutine[Any, Any, Outcome], ring: RingGuest) -> Outcome:
-    """Wait for the guest's end, also if it is this process that is told to end; tell the audit log."""
-    from seamgate_vmm.outcome import Outcome, Reason
-
-    with _Ending() as ending:
-        try:
-            outcome = await running
-        except asyncio.CancelledError:
-            if ending.number is None:
-                raise
-            ending.uncancel()
-            outcome = Outcome(Reason.STOPPED, 128 + ending.number, f"by {ending.number.name}")
-    ring.ended(outcome)
-    return outcome
-
-
-class _Ending:
-    """While inside, signals that ask this process to end cancel the present task instead."""
-
-    def __init__(self) -> None:
-        self.number: signal.Signals | None = None
-        self._task = asyncio.current_task()
-
-    def __enter__(self) -> _Ending:
-        for number in _ENDING:
-            asyncio.get_running_loop().add_signal_handler(number, self._end, number)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number in _ENDING:
-            asyncio.get_running_loop().remove_signal_handler(number)
-
-    def _end(self, number: signal.Signals) -> None:
-        if self.number is None and self._task is not None:
-            self.number = number
-            self._task.cancel()
-
-    def uncancel(self) -> None:
-        """The end was ours: go on."""
-        if self._task is not None:
-            self._task.uncancel()

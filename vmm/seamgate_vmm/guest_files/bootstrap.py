@@ -74,6 +74,8 @@ def _environment(env, cwd):
     except OSError as error:
         print(f"seamgate: {cwd}: {error.strerror}", file=sys.stderr)
         return False
+    if os.isatty(1):
+        sys.stdout.reconfigure(line_buffering=True)
     if "TZ" in env:
         import time
 
