@@ -79,6 +79,11 @@ class CertificateAuthority:
         """The CA's certificate."""
         return self._material.certificate
 
+    @property
+    def permitted(self) -> tuple[str, ...] | None:
+        """The domains that it is limited to; None: to none."""
+        return self._permitted
+
     def __len__(self) -> int:
         return len(self._leaves)
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -31,10 +32,14 @@ import msgspec
 from seamgate.ca.store import CaFiles, default_directory, load_ca
 from seamgate.config import load_config, split_listen
 from seamgate.entry.netns.launcher import TRY
-from seamgate.errors import ConfigError, TargetError
+from seamgate.errors import ConfigError, SeamgateError, TargetError
+from seamgate.observe.logging import configure_logging
 from seamgate.upstream import dns_message
 from seamgate.upstream.resolver import DnsConfig, Server, exchange_udp, load_system_names
 from seamgate.upstream.tls import TlsProfile, build_context
+
+if TYPE_CHECKING:
+    from seamgate.cli.doctor_clients import ClientProof
 
 EXIT_MISSING = 3
 _PROBE_S = 2.0
@@ -77,12 +82,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         audit_dir: folder of the journal; None: not checked.
         listen: (address, port) of listeners to be; empty: not checked.
         dns: the section `dns`.
+        names_clients: whether clients are listed.
     """
 
     ca_dir: Path
     audit_dir: Path | None = None
     listen: tuple[tuple[str, int], ...] = ()
     dns: DnsConfig = DnsConfig()
+    names_clients: bool = True
 
 
 def check_python(_: Setting) -> Finding:
@@ -302,8 +309,10 @@ _CLIENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _NUMBER = re.compile(r"\d+(?:\.\d+)+")
 
 
-def check_clients(_: Setting) -> Iterable[Finding]:
+def check_clients(setting: Setting) -> Iterable[Finding]:
     """Which clients are here, and what must be known of them."""
+    if not setting.names_clients:
+        return
     with ThreadPoolExecutor(max_workers=4) as pool:
         versions = dict(zip((name for name, _ in _CLIENTS), pool.map(_client_version, _CLIENTS), strict=True))
     for name, version in versions.items():
@@ -393,22 +402,57 @@ def render(findings: Iterable[Finding]) -> str:
 )
 @click.option("--audit-dir", type=click.Path(path_type=Path), help="Folder of the journal: can it be written?")
 @click.option("--listen", multiple=True, metavar="ADDRESS:PORT", help="Should be free; repeatable.")
+@click.option("--clients", is_flag=True, help="Send each client that is here through a gateway: does it trust the CA?")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(
-    config: Path | None, ca_dir: Path | None, audit_dir: Path | None, listen: tuple[str, ...], as_json: bool
+    config: Path | None,
+    ca_dir: Path | None,
+    audit_dir: Path | None,
+    listen: tuple[str, ...],
+    clients: bool,
+    as_json: bool,
 ) -> None:
     """Look at this machine: what works, what does not, and what to do about it."""
     setting = setting_of(config) if config is not None else Setting(ca_dir=default_directory())
     changed = {"ca_dir": ca_dir, "audit_dir": audit_dir, "listen": tuple(_parse_listen(text) for text in listen)}
     setting = msgspec.structs.replace(setting, **{name: value for name, value in changed.items() if value})
+    setting = msgspec.structs.replace(setting, names_clients=not clients)
     findings = examine(setting)
+    proofs: list[ClientProof] = []
+    if clients:
+        try:
+            proofs = _prove_clients(setting.ca_dir)
+        except SeamgateError as error:
+            findings.append(Finding("clients", Level.FAIL, f"could not be tried: {error.message}", "see `ca` above"))
+    findings += _client_findings(proofs)
     healthy = not any(finding.level is Level.FAIL for finding in findings)
     if as_json:
-        click.echo(json.dumps({"healthy": healthy, "findings": msgspec.to_builtins(findings)}, indent=2))
+        report = {"healthy": healthy, "findings": msgspec.to_builtins(findings)}
+        click.echo(json.dumps(report | ({"clients": msgspec.to_builtins(proofs)} if clients else {}), indent=2))
     else:
         click.echo(render(findings))
     if not healthy:
         raise SystemExit(EXIT_MISSING)
+
+
+def _prove_clients(ca_dir: Path) -> list[ClientProof]:
+    # Not above: it needs every library, and the doctor is to say which one is missing.
+    from seamgate.cli.doctor_clients import prove_clients
+
+    configure_logging("auto", "error")
+    return asyncio.run(prove_clients(ca_dir))
+
+
+def _client_findings(proofs: Iterable[ClientProof]) -> Iterable[Finding]:
+    absent = []
+    for proof in proofs:
+        level = Level.OK if proof.fine else Level.WARN if proof.known else Level.FAIL
+        if proof.installed:
+            yield Finding(f"client {proof.name}", level, f"{proof.version}: {proof.message}".lstrip(": "), proof.advice)
+        else:
+            absent.append(proof.name)
+    if absent:
+        yield Finding("clients", Level.OK, f"not installed: {', '.join(absent)}")
 
 
 def setting_of(path: Path) -> Setting:
