@@ -30,6 +30,7 @@ COMPILED = (
     "seamgate/entry/binding.py",
     "seamgate/entry/http1_guest.py",
     "seamgate/entry/http2_guest.py",
+    "seamgate/entry/http2_stream.py",
     "seamgate/exchange.py",
     "seamgate/filters.py",
     "seamgate/headers.py",

@@ -54,7 +54,7 @@ class GuestSide(Protocol):
 
 
 class WebSocketGuest(GuestSide, Protocol):
-    """The guest's end of an exchange that may become a WebSocket: then a connection is all its own."""
+    """The guest's end of an exchange that may become a WebSocket: then a connection, or a stream, is all its own."""
 
     @property
     def read_ahead(self) -> bool:
@@ -62,7 +62,7 @@ class WebSocketGuest(GuestSide, Protocol):
         ...
 
     def upgrade(self, websocket: WebSocketExchange, headers: Headers) -> None:
-        """Pass on the 101 with these headers; from here on all that comes is frames, and goes to the exchange."""
+        """Pass on the 101, in HTTP/2 a 200; from here on all that comes is frames, and goes to the exchange."""
 
     def close(self) -> None:
         """Send what is queued, then close."""
@@ -123,3 +123,6 @@ class UpstreamSide(Protocol):
 
     def release(self, *, reusable: bool) -> None:
         """The exchange is done with it."""
+
+    def leave(self) -> None:
+        """The WebSocket that it carried is over: what is queued still goes out, then its end."""

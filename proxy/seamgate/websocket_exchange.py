@@ -1,11 +1,13 @@
 """An exchange that becomes a WebSocket: up to the 101 as any other, then messages both ways until both have closed.
 
-    judge ... send as in `seamgate.exchange`, on a session of its own that no pool ever sees
+    judge ... send as in `seamgate.exchange`, on a stream of a shared HTTP/2 session whose upstream takes that (RFC
+        8441), else on an HTTP/1.1 session of its own that no pool ever sees
     101 -> check, inspect, judge -> guest;  frames -> message -> inspect -> swap -> frames, either way
 
-Called by a guest's connection of HTTP/1.1 and by the session. A denial before the 101 is an HTTP response; after it, it
-is a Close with a code of its own (1008 for what is denied here) and the reason code and rule in its reason. The one
-terminal record is written when it is over, with what went through.
+Called by a guest's connection, of HTTP/1.1 or a stream of HTTP/2, and by the session; where it is HTTP/2, 200 stands
+for 101. A denial before that is an HTTP response; after it, it is a Close with a code of its own (1008 for what is
+denied here) and the reason code and rule in its reason. The one terminal record is written when it is over, with what
+went through.
 
 State: `_gate` is set once it is a WebSocket; `_guest_closed` and `_upstream_closed` say who has sent a Close.
 """
@@ -49,7 +51,7 @@ from seamgate.protocol.websocket_handshake import Offer, check_accept, new_key, 
 from seamgate.seam import Seam
 from seamgate.sides import WebSocketGuest
 from seamgate.upstream.session import Session
-from seamgate.upstream.session2 import Http2Session
+from seamgate.upstream.session2 import Http2Session, SessionStream
 from seamgate.verdict import Verdict, deny
 from seamgate.websocket_messages import MessageGate
 
@@ -105,6 +107,23 @@ class WebSocketExchange(Exchange):
             super()._resolve()
 
     def _acquire(self, *, fresh: bool = False) -> None:
+        """Take a stream where the upstream is known to take WebSockets on one; else open a session."""
+        seam, request = self._seam, self.request
+        found = seam.pool.acquire_tunnel(
+            request.target, self._addresses, request.guest, self._pipeline.generation, fresh=fresh
+        )
+        patience_s = seam.pool.queue_timeout_s + seam.limits.connect_timeout_s * 2
+        self._waiting.then(found, self._got_stream, patience_s, Reason.UPSTREAM_TIMEOUT)
+
+    def _got_stream(self, found: Session | SessionStream | None) -> None:
+        if isinstance(found, SessionStream) and found.connects:
+            self._got_session(found)
+            return
+        if found is not None:
+            found.release(reusable=True)
+        self._open_session()
+
+    def _open_session(self) -> None:
         """Open a session of its own: HTTP/1.1, and never shared."""
         connector = self._seam.connector
         if connector is None:
@@ -115,7 +134,7 @@ class WebSocketExchange(Exchange):
     def _let_out(self) -> None:
         """Ask for the upgrade with a handshake of this side's own."""
         headers, query = self._outgoing
-        self._key = new_key()
+        self._key = new_key() if isinstance(self._session, Session) else b""
         sent = request_headers(headers, self._key, compress=self._offer.deflate is not None)
         self._protocols_sent = tuple([pair for pair in sent if pair[0] == b"sec-websocket-protocol"])
         self._outgoing = (sent, query)
@@ -145,10 +164,30 @@ class WebSocketExchange(Exchange):
         else:
             super().on_informational(head)
 
+    def on_head(self, head: ResponseHead) -> None:
+        """Over HTTP/2 any 2xx makes it a WebSocket (RFC 8441 5); every other final answer is one."""
+        session = self._session
+        if isinstance(session, SessionStream):
+            if 200 <= head.status < 300:
+                self._switch(head)
+                return
+            session.send_end(())  # an answer ends the request
+        super().on_head(head)
+
     def on_data(self, data: bytes) -> None:
-        """A piece of the body of another answer than 101."""
+        """Bytes of frames, over HTTP/2, or a piece of the body of another answer than 101."""
+        if self._gate is not None:
+            self.on_upstream_data(data)
+            return
         self._active_at = monotonic()
         super().on_data(data)
+
+    def on_end(self, trailers: Headers) -> None:
+        """The end of another answer than 101; or the upstream's end of the stream that a WebSocket is on."""
+        if self._gate is None:
+            super().on_end(trailers)
+        else:
+            self.on_session_lost(UpstreamError("the upstream ended the stream", reason=Reason.UPSTREAM_CLOSED))
 
     def _switch(self, head: ResponseHead) -> None:
         """Check the 101, pass it on, and from then on read frames.
@@ -157,7 +196,6 @@ class WebSocketExchange(Exchange):
             SeamgateError: it does not answer what was asked, or a plugin failed.
         """
         session = self._session
-        assert isinstance(session, Session)
         compress = self._offer.deflate is not None
         agreed = check_accept(head, self._key, self._protocols_sent, compress=compress)
         if self._socket.read_ahead:
@@ -181,7 +219,8 @@ class WebSocketExchange(Exchange):
         # What we send never refers to messages before, whatever the upstream's own may do.
         to_upstream = Deflate() if agreed.deflate is not None else None
         self._upstream_writer = FrameWriter(masked=True, deflate=to_upstream)
-        session.raw = self.on_upstream_data
+        if isinstance(session, Session):
+            session.raw = self.on_upstream_data
         self._socket.upgrade(self, response_headers(response.headers, self._offer, agreed, compress=compress))
 
     def _most_from_guest(self) -> int:
@@ -429,17 +468,15 @@ class WebSocketExchange(Exchange):
             self.fail(error)
 
     def _end(self, outcome: Outcome) -> None:
-        """Close the session behind what it still has to send; it is no one else's."""
+        """Close what it has of a session behind what is still to be sent."""
         for timer in (self._timer, self._closing):
             if timer is not None:
                 timer.cancel()
         self._timer = self._closing = None
         session = self._session
-        if self._gate is not None and isinstance(session, Session):
+        if self._gate is not None and session is not None:
             self._session = None
-            session.raw = session.exchange = None
-            session.flush()
-            session.close()
+            session.leave()
         super()._end(outcome)
         if self._gate is not None and self._guest_closed:
             self._socket.close()

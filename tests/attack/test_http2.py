@@ -106,11 +106,12 @@ async def test_a_body_is_never_longer_than_it_says() -> None:
         assert b"/admin" not in lab.upstream.received
 
 
-async def test_extended_connect_is_refused_visibly() -> None:
-    """RFC 8441 is not advertised; who tries it all the same hears why."""
+@pytest.mark.parametrize("protocol", [b"connect-udp", b"connect-ip", b"webtransport", b"WebSocket", b"h2c"])
+async def test_an_extended_connect_to_anything_but_websocket_is_refused(protocol: bytes) -> None:
+    """RFC 8441 is for WebSocket alone: no other protocol gets a stream that nobody reads."""
     async with Lab(HttpUpstream(echo)) as lab:
         guest = await tunnel(lab)
-        sent = [(b":method", b"CONNECT"), (b":protocol", b"websocket"), *get("/", guest.authority)[1:]]
+        sent = [(b":method", b"CONNECT"), (b":protocol", protocol), *get("/", guest.authority)[1:]]
         reply = await guest.answer(await guest.send(sent, ended=False))
         assert (reply.status, reply.reason) == (501, "upgrade_refused")
         await lab.refused("- - deny upgrade_refused 501 denied")

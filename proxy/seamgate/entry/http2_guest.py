@@ -1,4 +1,4 @@
-"""A guest's HTTP/2 connection: many exchanges at once, each with a guest's side of its own, a stream.
+"""A guest's HTTP/2 connection: many exchanges at once, each with a guest's side of its own, a stream (`http2_stream`).
 
 Bytes -> `protocol.http2` -> event -> stream -> exchange; what the exchanges of one turn of the loop answer leaves in
 one piece. Each request is bound, judged, given credentials, inspected and audited by itself; what one does wrong ends
@@ -19,14 +19,14 @@ from time import monotonic
 from typing import Any, Final
 
 from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
-from seamgate.denial import denial_answer
 from seamgate.entry.binding import Binding
+from seamgate.entry.bound import Bound
 from seamgate.entry.connections import Connections
 from seamgate.entry.http1_guest import LINGER_S
+from seamgate.entry.http2_stream import Http2Stream
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, SeamgateError
 from seamgate.exchange import Exchange
-from seamgate.flow import BodyState, Headers, Request
-from seamgate.grpc import grpc_denial, is_grpc
+from seamgate.flow import BodyState, Request
 from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http2 import Http2Connection
 from seamgate.protocol.http2_events import (
@@ -38,11 +38,12 @@ from seamgate.protocol.http2_events import (
     StreamMalformed,
     StreamReset,
 )
-from seamgate.protocol.http2_fields import response_fields
 from seamgate.protocol.http2_frames import INTERNAL_ERROR, NO_ERROR
+from seamgate.protocol.websocket_handshake import WEBSOCKET, parse_extended_offer
 from seamgate.seam import Seam
 from seamgate.streams import Transport
 from seamgate.verdict import Verdict, denial_of
+from seamgate.websocket_exchange import WebSocketExchange
 
 STREAM_WINDOW: Final = 65535
 """How much of one request's body a guest may send ahead of its upstream."""
@@ -50,128 +51,6 @@ CONNECTION_WINDOW: Final = 1 << 20
 """The same for all requests of one connection: what a guest can make us hold."""
 UNSENT_BYTES: Final = 256 * 1024
 """A guest that reads nothing is not read any more once so much waits for it."""
-
-
-class Http2Stream:
-    """One stream: the guest's side of one exchange."""
-
-    __slots__ = ("active_at", "connection", "exchange", "full_at", "head", "held", "lasting", "number", "paused")
-
-    def __init__(self, connection: Http2Guest, number: int, head: RequestHead | None) -> None:
-        self.connection = connection
-        self.number = number
-        self.head = head
-        self.exchange: Exchange | None = None
-        self.paused = False
-        self.lasting = head is not None and is_grpc(head.headers)
-        self.held: list[StreamData | StreamEnd] = []
-        self.active_at = monotonic()
-        self.full_at = 0.0
-
-    def __repr__(self) -> str:
-        return f"<Http2Stream {self.number} {self.exchange!r}>"
-
-    # -- from the guest ----------------------------------------------------------------------------------------------
-
-    def on_event(self, event: StreamData | StreamEnd) -> None:
-        """A piece of the request, or its end; held back while the upstream takes no more."""
-        self.active_at = monotonic()
-        if self.paused:
-            self.held.append(event)
-        else:
-            self._deliver(event)
-
-    def _deliver(self, event: StreamData | StreamEnd) -> None:
-        exchange = self.exchange
-        if exchange is None:
-            return
-        if isinstance(event, StreamData):
-            data = event.data
-            exchange.guarded(lambda: exchange.on_body(data))
-            self.connection.core.consumed(self.number, len(data))
-        elif not exchange.body_done:
-            trailers = event.trailers
-            exchange.guarded(lambda: exchange.on_body_end(trailers))
-
-    # -- the guest's side of an exchange -----------------------------------------------------------------------------
-
-    def send_continue(self) -> None:
-        """Ask for the body."""
-        self.send_informational(100, ())
-        self.flush()
-
-    def send_informational(self, status: int, headers: Headers) -> None:
-        """Pass on a 1xx response."""
-        self.connection.core.send_fields(self.number, response_fields(status, headers, None), ended=False)
-
-    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
-        """Begin the response. Without a body it ends with its head: gRPC tells by that."""
-        self.lasting = True  # both bodies flow at once: the guest may be silent while it is answered
-        is_head = self.head is not None and self.head.method == "HEAD"
-        ended = is_head or not body
-        fields = response_fields(status, headers, body if is_head or body else None)
-        self.connection.core.send_fields(self.number, fields, ended=ended)
-
-    def send_data(self, data: bytes) -> None:
-        """Pass on a piece of the body, as far as the guest's windows permit; queue the rest."""
-        core = self.connection.core
-        self.active_at = monotonic()
-        core.send_data(self.number, data)
-        if not self.full_at and core.is_full(self.number):
-            self.full_at = monotonic()
-            if self.exchange is not None:
-                self.exchange.guest_writable(False)
-
-    def send_end(self, trailers: Headers) -> None:
-        """End the response."""
-        self.connection.core.send_end(self.number, trailers)
-
-    def send_denial(self, verdict: Verdict, request_id: str) -> None:
-        """Refuse with a whole response; with a status of its own for gRPC."""
-        core, number = self.connection.core, self.number
-        if self.head is not None and is_grpc(self.head.headers):
-            core.send_fields(number, response_fields(200, grpc_denial(verdict, request_id), None), ended=True)
-            return
-        headers, body = denial_answer(verdict, request_id, () if self.head is None else self.head.headers)
-        self.send_head(verdict.reason.status, headers, len(body))
-        core.send_data(number, body)
-        core.send_end(number)
-
-    def abort(self) -> None:
-        """Cut the response visibly: what the guest takes now goes out, then a reset, never an end."""
-        self.connection.flush()
-        self.connection.core.reset(self.number, INTERNAL_ERROR)
-
-    def flush(self) -> None:
-        """Send what was queued, together with what other streams queue in this turn."""
-        self.connection.flush_soon()
-
-    def drained(self) -> None:
-        """The guest took most of what was queued."""
-        self.full_at = 0.0
-        if self.exchange is not None:
-            self.exchange.guest_writable(True)
-
-    def pause_body(self) -> None:
-        """Stop delivering the request's body: its window stays closed."""
-        self.paused = True
-
-    def resume_body(self) -> None:
-        """Deliver it again."""
-        if not self.paused:
-            return
-        self.paused = False
-        while self.held and not self.paused:
-            self._deliver(self.held.pop(0))
-        if self.exchange is not None:
-            self.exchange.flush_upstream()
-        self.flush()
-
-    def finished(self) -> None:
-        """The exchange is over: so is the stream, once its answer has gone out."""
-        self.exchange = None
-        self.held = []
-        self.connection.stream_done(self.number)
 
 
 class Http2Guest:
@@ -277,8 +156,8 @@ class Http2Guest:
                 self._on_malformed(event)
             elif isinstance(event, StreamReset):
                 stream = self._streams.get(event.stream)
-                if stream is not None and stream.exchange is not None:
-                    stream.exchange.on_guest_gone()
+                if stream is not None:
+                    stream.gone()
             elif isinstance(event, ConnectionBroken):
                 self._on_broken(event.error)
         except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends all, is audited and is reported
@@ -297,8 +176,42 @@ class Http2Guest:
         except GuestProtocolError as error:
             self._refuse(stream, error)
             return
+        self._streams[event.stream] = stream
+        if head.upgrade is not None:
+            self._begin_websocket(stream, head, bound)
+            return
+        exchange = stream.exchange = Exchange(
+            self.seam,
+            stream,
+            self._request_for(head, bound),
+            entry=self.binding.entry,
+            body=head.body,
+            expects_continue=head.expect_continue,
+        )
+        exchange.guarded(exchange.start)
+
+    def _begin_websocket(self, stream: Http2Stream, head: RequestHead, bound: Bound) -> None:
+        """An extended CONNECT: what comes before it is answered waits."""
+        stream.paused = True
+        request = self._request_for(head, bound)
+        entry = self.binding.entry
+        exchange: Exchange
+        try:
+            offer = parse_extended_offer(head)
+        except GuestProtocolError as error:
+            denial = denial_of(error)
+            exchange = stream.exchange = Exchange(
+                self.seam, stream, request, entry=entry, body=0, expects_continue=False
+            )
+            exchange.guarded(lambda: exchange.start(denial))
+            return
+        exchange = stream.exchange = WebSocketExchange(self.seam, stream, request, entry=entry, offer=offer)
+        exchange.guarded(exchange.start)
+
+    def _request_for(self, head: RequestHead, bound: Bound) -> Request:
         seam = self.seam
-        request = Request(
+        upgrades = head.upgrade is not None
+        return Request(
             seam.new_id(),
             bound.guest,
             bound.target,
@@ -307,14 +220,10 @@ class Http2Guest:
             bound.query,
             head.headers,
             None,
-            BodyState.PENDING if head.body else BodyState.ABSENT,
+            BodyState.PENDING if head.body and not upgrades else BodyState.ABSENT,
             seam.clock(),
+            WEBSOCKET if upgrades else "",
         )
-        exchange = stream.exchange = Exchange(
-            seam, stream, request, entry=self.binding.entry, body=head.body, expects_continue=head.expect_continue
-        )
-        self._streams[event.stream] = stream
-        exchange.guarded(exchange.start)
 
     def _on_malformed(self, event: StreamMalformed) -> None:
         stream = self._streams.get(event.stream)
@@ -436,6 +345,8 @@ class Http2Guest:
         for stream in list(self._streams.values()):
             exchange = stream.exchange
             if exchange is None:
+                if stream.close_at and now >= stream.close_at:
+                    stream.end()
                 continue
             waits_for_guest = not exchange.body_done and not stream.paused
             patience_s = limits.response_timeout_s if stream.lasting else limits.body_timeout_s
@@ -445,7 +356,10 @@ class Http2Guest:
                 exchange.fail(GuestProtocolError("the guest does not read its answer", reason=Reason.GUEST_TIMEOUT))
 
     def drain(self) -> None:
-        """The gateway stops: take no new stream, close once those under way are over."""
+        """The gateway stops: take no new stream, close once those under way are over; end WebSockets."""
+        for stream in list(self._streams.values()):
+            if stream.websocket is not None:
+                stream.websocket.on_drain()
         self.core.go_away(NO_ERROR)
         self.flush()
 

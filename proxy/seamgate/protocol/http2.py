@@ -79,6 +79,8 @@ class Http2Connection(Http2Sender):
         """Frames that came whole, those of an unfinished field block not counted."""
         self.peer_most_streams = 100
         """Before the peer says otherwise (RFC 9113 6.5.2 has no limit then; this is what all clients assume)."""
+        self.peer_connects = False
+        """Whether the peer takes extended CONNECT (RFC 8441)."""
         self._error: type[ProtocolError] = GuestProtocolError if server else UpstreamProtocolError
         self._most_streams = most_streams
         self._reader = FrameReader(wire.PREFACE if server else b"")
@@ -126,7 +128,7 @@ class Http2Connection(Http2Sender):
             (wire.MAX_HEADER_LIST_SIZE, MAX_LIST_BYTES),
         ]
         if self.server:
-            settings.append((wire.MAX_CONCURRENT_STREAMS, self._most_streams))
+            settings += [(wire.MAX_CONCURRENT_STREAMS, self._most_streams), (wire.ENABLE_CONNECT_PROTOCOL, 1)]
         else:
             settings.append((wire.ENABLE_PUSH, 0))
             self._out.append(wire.PREFACE)
@@ -363,6 +365,10 @@ class Http2Connection(Http2Sender):
                 self.peer_most_streams = value
             elif key == wire.ENABLE_PUSH and value and not self.server:
                 raise ConnectionFault(wire.PROTOCOL_ERROR, "a server may not enable push")
+            elif key == wire.ENABLE_CONNECT_PROTOCOL:
+                if self.peer_connects and not value:
+                    raise ConnectionFault(wire.PROTOCOL_ERROR, "extended CONNECT can't be taken back (RFC 8441 3)")
+                self.peer_connects = bool(value)
         self._guard.answer()
         self._out.append(wire.write_frame(wire.SETTINGS, wire.ACK, 0))
         self._events.append(SettingsChanged(self.peer_most_streams))

@@ -32,7 +32,7 @@ _OF_CONNECTIONS: Final = frozenset(
 _READ_HERE: Final = frozenset(
     (b"host", b"content-length", b"expect", b"te", b"trailer", b"proxy-authorization", b"proxy-authenticate", b"cookie")
 )
-_OF_REQUESTS: Final = frozenset((b":method", b":scheme", b":authority", b":path"))
+_OF_REQUESTS: Final = frozenset((b":method", b":scheme", b":authority", b":path", b":protocol"))
 _OF_RESPONSES: Final = frozenset((b":status",))
 _NONE: Final[frozenset[bytes]] = frozenset()
 
@@ -110,10 +110,11 @@ def parse_request(fields: Fields, *, ended: bool, scheme: bytes = b"https") -> R
     Raises:
         GuestProtocolError: they are malformed, ambiguous, or of a method that is refused.
     """
-    first, ordinary, special = _split(fields, _OF_REQUESTS | {b":protocol"}, GuestProtocolError)
-    if b":protocol" in first:
-        raise GuestProtocolError("extended CONNECT (RFC 8441) is not offered here", reason=Reason.UPGRADE_REFUSED)
-    method = first.get(b":method", b"")
+    first, ordinary, special = _split(fields, _OF_REQUESTS, GuestProtocolError)
+    method, protocol = first.get(b":method", b""), first.get(b":protocol")
+    if protocol is not None:
+        _check_extended(method, protocol, special, ended=ended)
+        method = b"GET"
     if method in (b"CONNECT", b"TRACE") or not _METHOD.match(method):
         raise GuestProtocolError("the method is not one that is forwarded", reason=Reason.METHOD_REFUSED)
     path = first.get(b":path", b"")
@@ -133,10 +134,21 @@ def parse_request(fields: Fields, *, ended: bool, scheme: bytes = b"https") -> R
         _request_body(_length(special, GuestProtocolError), ended),
         True,
         b"expect" in special and _expects_continue(special[b"expect"]) and not ended,
-        None,
+        protocol,
         proxy[0] if proxy is not None and len(proxy) == 1 else None,
         1,
+        protocol is not None,
     )
+
+
+def _check_extended(method: bytes, protocol: bytes, special: dict[bytes, list[bytes]], *, ended: bool) -> None:
+    """Check an extended CONNECT (RFC 8441 4): it is judged as the GET with Upgrade that HTTP/1.1 would have."""
+    if method != b"CONNECT":
+        raise GuestProtocolError("only CONNECT has a :protocol")
+    if protocol != b"websocket":
+        raise GuestProtocolError("the only :protocol is websocket", reason=Reason.UPGRADE_REFUSED)
+    if ended or b"content-length" in special or b"expect" in special:
+        raise GuestProtocolError("a WebSocket begins without a body and without an end")
 
 
 def _authority(first: dict[bytes, bytes], special: dict[bytes, list[bytes]]) -> str:
@@ -191,6 +203,8 @@ def parse_response(fields: Fields, method: str, *, ended: bool) -> ResponseHead:
     bodiless = method == "HEAD" or status < 200 or status in (204, 304)
     if ended and length and not bodiless:
         raise UpstreamProtocolError("the upstream's content-length promises a body, and none follows")
+    if method == "CONNECT" and status < 300:
+        length = None  # a stream, not a body: whatever it says is ignored (RFC 9110 9.3.6)
     body = 0 if bodiless or ended else CHUNKED if length is None else length
     if special.get(b"cookie") is not None:
         ordinary.append((b"cookie", b"; ".join(special[b"cookie"])))
@@ -221,7 +235,15 @@ def is_unindexed(name: bytes) -> bool:
 
 
 def request_fields(
-    method: str, scheme: str, authority: str, target: str, headers: Headers, body: int, *, trailers: bool
+    method: str,
+    scheme: str,
+    authority: str,
+    target: str,
+    headers: Headers,
+    body: int,
+    *,
+    trailers: bool,
+    protocol: str = "",
 ) -> Fields:
     """Return the fields of a request, from the model that was judged.
 
@@ -233,6 +255,7 @@ def request_fields(
         headers: end-to-end fields.
         body: length, or CHUNKED; 0 says so only for methods that expect a body (RFC 9110 8.6).
         trailers: whether to say that trailers are wanted: gRPC requires it.
+        protocol: of an extended CONNECT (RFC 8441), "" for none.
 
     Raises:
         PluginError: a field would be read as something else. Whoever made it is checked before: this is the last wall.
@@ -245,8 +268,10 @@ def request_fields(
         (b":scheme", scheme.encode("ascii")),
         (b":authority", authority.encode("ascii")),
         (b":path", target.encode("ascii")),
-        *headers,
     ]
+    if protocol:
+        fields.append((b":protocol", protocol.encode("ascii")))
+    fields += headers
     if body > 0 or (body == 0 and method in ("POST", "PUT", "PATCH")):
         fields.append((b"content-length", b"%d" % body))
     if trailers:

@@ -42,6 +42,8 @@ MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
+ENABLE_CONNECT_PROTOCOL: Final = 8
+"""RFC 8441 3."""
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES: Final = 16384
@@ -173,7 +175,8 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
     for key, value in settings:
         if key == INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
             raise ConnectionFault(FLOW_CONTROL_ERROR, "the initial window is too large")
-        if (key == ENABLE_PUSH and value > 1) or (key == MAX_FRAME_SIZE and not FRAME_BYTES <= value < 2**24):
+        switch = key in (ENABLE_PUSH, ENABLE_CONNECT_PROTOCOL)
+        if (switch and value > 1) or (key == MAX_FRAME_SIZE and not FRAME_BYTES <= value < 2**24):
             raise ConnectionFault(PROTOCOL_ERROR, "a setting has a value that is not permitted")
     return settings
 

@@ -148,6 +148,13 @@ class Http2Sender:
         self._return_unconsumed(stream)
         self._close_if_done(stream)
 
+    def ignore(self, number: int) -> None:
+        """What else comes on a stream is read over; it is over once both sides have ended it."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            stream.ignored = True
+            self._return_unconsumed(stream)
+
     def reset(self, number: int, code: int) -> bool:
         """Give a stream up at once, what is queued is lost; return whether there was one."""
         stream = self._streams.get(number)
@@ -192,6 +199,8 @@ class Http2Sender:
         """Say that no new stream is taken; those that are open go on."""
         if not self.going_away:
             self.going_away = True
+            if self._ready:
+                self._pump()  # what may go out goes before: some peers read nothing after a GOAWAY
             self._out.append(wire.write_goaway(self._last_in, code))
 
     def _add(self, number: int, method: str) -> Stream:

@@ -1,10 +1,11 @@
 """The opening handshake of WebSocket, both sides: what a guest asks for, what is asked upstream, what comes back.
 
 Called by the guest's connection (`parse_offer`) and by `seamgate.websocket_exchange`. Each side has a handshake of its
-own: the key, the version and the extensions never pass through; subprotocols do, checked. Sans-I/O.
+own: the key, the version and the extensions never pass through; subprotocols do, checked. Over HTTP/2 (RFC 8441) there
+is no key, no Upgrade, and 200 for 101; all else is the same. Sans-I/O.
 
 The one extension is permessage-deflate, agreed to with each side by itself, always without context takeover of what we
-send, so that no compressor is kept. Others are not passed on. Source: RFC 6455 4, RFC 7692 7.1.
+send, so that no compressor is kept. Others are not passed on. Source: RFC 6455 4, RFC 7692 7.1, RFC 8441 5.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Offer(msgspec.Struct, frozen=True):
     """What a guest asks for.
 
     Attributes:
-        key: Sec-WebSocket-Key as sent.
+        key: Sec-WebSocket-Key as sent; b"" over HTTP/2, which has none.
         protocols: subprotocols in the guest's order.
         deflate: what to agree to towards the guest if compression is wanted, else None.
     """
@@ -58,7 +59,7 @@ def asks(head: RequestHead) -> bool:
 
 
 def parse_offer(head: RequestHead) -> Offer:
-    """Read what a guest asks for.
+    """Read what a guest asks for over HTTP/1.1.
 
     Raises:
         GuestProtocolError: it is no well-formed opening handshake, or of another version.
@@ -67,12 +68,26 @@ def parse_offer(head: RequestHead) -> Offer:
         raise GuestProtocolError("a WebSocket begins with a GET of HTTP/1.1 without body")
     if not head.upgrades:
         raise GuestProtocolError("the header Connection does not name Upgrade", reason=Reason.UPGRADE_REFUSED)
-    if _one(head.headers, b"sec-websocket-version") != b"13":
-        raise GuestProtocolError("the WebSocket version is not 13", reason=Reason.UPGRADE_REFUSED)
+    _check_version(head.headers)
     key = _one(head.headers, b"sec-websocket-key")
     if not _is_key(key):
         raise GuestProtocolError("the header Sec-WebSocket-Key is not 16 bytes in base64")
     return Offer(key, _protocols(head.headers), _guest_deflate(head.headers))
+
+
+def parse_extended_offer(head: RequestHead) -> Offer:
+    """Read what a guest asks for by an extended CONNECT, whose form `protocol.http2_fields` has checked.
+
+    Raises:
+        GuestProtocolError: it is no well-formed opening handshake, or of another version.
+    """
+    _check_version(head.headers)
+    return Offer(b"", _protocols(head.headers), _guest_deflate(head.headers))
+
+
+def _check_version(headers: Headers) -> None:
+    if _one(headers, b"sec-websocket-version") != b"13":
+        raise GuestProtocolError("the WebSocket version is not 13", reason=Reason.UPGRADE_REFUSED)
 
 
 def _one(headers: Headers, name: bytes) -> bytes:
@@ -161,15 +176,12 @@ def request_headers(headers: Headers, key: bytes, *, compress: bool) -> Headers:
 
     Args:
         headers: the judged ones, with credentials in place; subprotocols stay as they are there.
-        key: of this side.
+        key: of this side; b"" where it is HTTP/2.
         compress: whether to offer permessage-deflate.
     """
-    extra = [
-        (b"connection", b"Upgrade"),
-        (b"upgrade", b"websocket"),
-        (b"sec-websocket-version", b"13"),
-        (b"sec-websocket-key", key),
-    ]
+    extra = [(b"sec-websocket-version", b"13")]
+    if key:
+        extra += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket"), (b"sec-websocket-key", key)]
     if compress:
         extra.append((_EXTENSIONS, _OFFER))
     return (*(pair for pair in headers if pair[0] not in _OWN), *extra)
@@ -188,23 +200,28 @@ class Agreed(msgspec.Struct, frozen=True):
 
 
 def check_accept(head: ResponseHead, key: bytes, sent: Headers, *, compress: bool) -> Agreed:
-    """Check an upstream's 101.
+    """Check an upstream's 101, or its 2xx to an extended CONNECT.
 
     Args:
         head: its head.
-        key: as sent.
+        key: as sent; b"" over HTTP/2.
         sent: the headers of the request as they left.
         compress: whether permessage-deflate was offered.
 
     Raises:
         UpstreamProtocolError: it does not answer what was asked.
     """
+    if key:
+        _check_switch(head, key)
+    return Agreed(_agreed_protocol(head, sent), _agreed_deflate(head, compress=compress))
+
+
+def _check_switch(head: ResponseHead, key: bytes) -> None:
     if not head.upgrades or (head.upgrade or b"").lower() != b"websocket":
         raise UpstreamProtocolError("the upstream switches to another protocol than WebSocket")
     accepts = [value for name, value in head.headers if name == b"sec-websocket-accept"]
     if accepts != [accept_of(key)]:
         raise UpstreamProtocolError("the upstream's Sec-WebSocket-Accept is not that of the key")
-    return Agreed(_agreed_protocol(head, sent), _agreed_deflate(head, compress=compress))
 
 
 def _agreed_protocol(head: ResponseHead, sent: Headers) -> int | None:
@@ -237,7 +254,7 @@ def _agreed_deflate(head: ResponseHead, *, compress: bool) -> Deflate | None:
 
 
 def response_headers(headers: Headers, offer: Offer, agreed: Agreed, *, compress: bool) -> Headers:
-    """Return the headers of the 101 that the guest gets.
+    """Return the headers of the 101, or over HTTP/2 the 200, that the guest gets.
 
     Args:
         headers: the upstream's, inspected.
@@ -245,11 +262,10 @@ def response_headers(headers: Headers, offer: Offer, agreed: Agreed, *, compress
         agreed: what the upstream agreed to.
         compress: whether to agree to compression with the guest.
     """
-    extra = [
-        (b"connection", b"Upgrade"),
-        (b"upgrade", b"websocket"),
-        (b"sec-websocket-accept", accept_of(offer.key)),
-    ]
+    extra: list[tuple[bytes, bytes]] = []
+    if offer.key:
+        accept = (b"sec-websocket-accept", accept_of(offer.key))
+        extra += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket"), accept]
     if agreed.protocol is not None:
         extra.append((_PROTOCOL, offer.protocols[agreed.protocol].encode("latin-1")))
     if compress and offer.deflate is not None:

@@ -50,11 +50,14 @@ class SessionOpener(Protocol):
 class _Bucket:
     """The sessions of one key. State: each session is in `idle`, `busy` or `shared`; `opening` counts those under way.
 
-    `multiplexes` says whether the origin speaks HTTP/2, None until the first session was opened. A `retired` bucket
-    serves those who still ask for it, but keeps no session.
+    `multiplexes` says whether the origin speaks HTTP/2, None until the first session was opened; `connects` whether it
+    takes WebSockets there, None until its SETTINGS came. A `retired` bucket serves those who still ask for it, but
+    keeps no session.
     """
 
-    __slots__ = ("busy", "idle", "key", "multiplexes", "opening", "retired", "shared", "waiters")
+    __slots__ = (
+        "busy", "connects", "curious", "idle", "key", "multiplexes", "opening", "retired", "shared", "waiters",
+    )  # fmt: skip
 
     def __init__(self, key: PoolKey) -> None:
         self.key = key
@@ -66,9 +69,24 @@ class _Bucket:
         self.waiters: deque[tuple[tuple[str, ...], asyncio.Future[Lent]]] = deque()
         offers = key.profile is not None and "h2" in key.profile.alpn
         self.multiplexes: bool | None = None if offers else False
+        self.connects: bool | None = None
+        self.curious: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
         return len(self.idle) + len(self.busy) + len(self.shared) + self.opening
+
+    @property
+    def will_tell(self) -> bool:
+        """Whether it is about to be known if the origin takes WebSockets over HTTP/2."""
+        settling = any(session.settling for session in self.shared)
+        return self.connects is None and self.multiplexes is not False and bool(self.opening or settling)
+
+    def told(self) -> None:
+        """Something of the origin has become known, or a session that would have told is gone."""
+        curious, self.curious = self.curious, []
+        for future in curious:
+            if not future.done():
+                future.set_result(None)
 
     @property
     def shares_opening(self) -> bool:
@@ -134,6 +152,33 @@ class SessionPool:
             bucket.opening += 1
             return self._open(bucket, addresses)
         return self._wait(bucket, addresses)
+
+    def acquire_tunnel(
+        self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int, *, fresh: bool = False
+    ) -> Lent | Awaitable[Lent | None] | None:
+        """Give a stream for a WebSocket (RFC 8441), or an awaitable of it; None where the upstream does not take that.
+
+        No session is opened to find out: without one that has shown it, the answer is None. Arguments and errors as
+        with `acquire`. What is lent may in rare cases be a session that does not take it either: ask `connects`.
+        """
+        bucket = self._bucket(target, guest, generation)
+        if bucket.will_tell:
+            return self._tunnel_late(bucket, target, addresses, guest, generation)
+        if not bucket.connects or bucket.multiplexes is False:
+            return None
+        return self.acquire(target, addresses, guest, generation, fresh=fresh)
+
+    async def _tunnel_late(
+        self, bucket: _Bucket, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int
+    ) -> Lent | None:
+        while bucket.will_tell:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            bucket.curious.append(future)
+            await future
+        if not bucket.connects or bucket.multiplexes is False:
+            return None
+        found = self.acquire(target, addresses, guest, generation)
+        return found if isinstance(found, Session | SessionStream) else await found
 
     def preconnect(self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int) -> None:
         """Open a session in the background if none is idle: a request is likely to follow."""
@@ -211,6 +256,7 @@ class SessionPool:
             )
         except BaseException as error:
             bucket.opening -= 1
+            bucket.told()
             self._failed(bucket, addresses, error)
             self._wake(bucket)
             raise
@@ -218,6 +264,7 @@ class SessionPool:
         bucket.opening -= 1
         self.opened_total += 1
         bucket.multiplexes = isinstance(session, Http2Session)
+        bucket.told()
         if not session.usable:
             session.close()
             raise UpstreamError("the upstream closed as soon as it was connected", reason=Reason.UPSTREAM_CLOSED)
@@ -301,6 +348,9 @@ class SessionPool:
 
     def _share(self, bucket: _Bucket, session: Http2Session) -> None:
         """A shared session has room: waiters that may use its address get streams of it."""
+        if session.connects is not None and bucket.connects is not session.connects:
+            bucket.connects = session.connects
+            bucket.told()
         old = monotonic() - session.opened_at > self._config.max_age_s
         if bucket.retired or old:
             if not session.lent:
@@ -321,6 +371,7 @@ class SessionPool:
         if isinstance(session, Http2Session):
             if session in bucket.shared:
                 bucket.shared.remove(session)
+            bucket.told()
         else:
             bucket.busy.discard(session)
             if session in bucket.idle:

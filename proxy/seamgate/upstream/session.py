@@ -124,6 +124,12 @@ class Session:
         else:
             self.discard()
 
+    def leave(self) -> None:
+        """The WebSocket that it carried is over: close behind what it still has to send."""
+        self.raw = self.exchange = None
+        self.flush()
+        self.close()
+
     def discard(self) -> None:
         """Close it; nothing is sent any more."""
         self._broken = True

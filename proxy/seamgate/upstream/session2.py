@@ -27,7 +27,7 @@ from seamgate.errors import (
 )
 from seamgate.flow import Headers, Request
 from seamgate.grpc import is_grpc
-from seamgate.protocol.heads import ResponseHead
+from seamgate.protocol.heads import CHUNKED, ResponseHead
 from seamgate.protocol.http2 import Http2Connection
 from seamgate.protocol.http2_events import (
     ConnectionBroken,
@@ -55,6 +55,8 @@ MOST_STREAMS: Final = 100
 MOST_RESETS: Final = 300
 """A session on which so many streams were given up takes no more: a guest that floods its own would make the upstream
 end the session for all (servers allow some 500 to 1,000)."""
+LINGER_S: Final = 2.0
+"""How long an upstream may take to end its side of a WebSocket's stream."""
 _numbers = itertools.count(1)
 StreamEvent = StreamHead | StreamData | StreamEnd
 
@@ -89,6 +91,11 @@ class SessionStream:
         return f"<SessionStream {self.id}/{self.number} {self.address}>"
 
     @property
+    def connects(self) -> bool:
+        """Whether a WebSocket may be opened on it."""
+        return self.session.connects is True
+
+    @property
     def usable(self) -> bool:
         """Whether a request may be sent on it: the upstream may have changed its mind about how many."""
         return not self.over and self.session.takes_another
@@ -100,17 +107,19 @@ class SessionStream:
         self.exchange = exchange
         self.active_at = monotonic()
         target = request.path if query is None else f"{request.path}?{query}"
+        method = "CONNECT" if request.upgrade else request.method  # RFC 8441 4
         fields = request_fields(
-            request.method,
+            method,
             request.target.scheme,
             request.target.authority,
             target,
             headers,
-            body,
+            CHUNKED if request.upgrade else body,
             trailers=is_grpc(request.headers),
+            protocol=request.upgrade,
         )
-        self.number = self.session.begin(self, request.method)
-        self.session.core.send_fields(self.number, fields, ended=body == 0)
+        self.number = self.session.begin(self, method)
+        self.session.core.send_fields(self.number, fields, ended=body == 0 and not request.upgrade)
 
     def send_data(self, data: bytes) -> None:
         """Send a piece of the body, as far as the upstream's windows permit; queue the rest."""
@@ -151,6 +160,14 @@ class SessionStream:
             self.exchange = None
             self.held = []
             self.session.returned(self)
+
+    def leave(self) -> None:
+        """The WebSocket that it carried is over: end the stream behind what it still has to send."""
+        if not self.over:
+            self.over = True
+            self.exchange = None
+            self.held = []
+            self.session.left(self)
 
     # -- from the session --------------------------------------------------------------------------------------------
 
@@ -212,6 +229,11 @@ class Http2Session:
         return not self._settled and self.usable
 
     @property
+    def connects(self) -> bool | None:
+        """Whether the upstream takes extended CONNECT (RFC 8441); None until it has said so."""
+        return self.core.peer_connects if self._settled else None
+
+    @property
     def room(self) -> int:
         """How many further streams may be lent."""
         most = min(MOST_STREAMS, self.core.peer_most_streams) if self._settled else 1
@@ -242,6 +264,23 @@ class Http2Session:
         self.lent.discard(stream)
         self._streams.pop(stream.number, None)
         self._resets += self.core.reset(stream.number, CANCEL)  # if it is not over
+        self._freed()
+
+    def left(self, stream: SessionStream) -> None:
+        """A WebSocket is over: its stream has a moment to end on both sides, then it is given up."""
+        self.lent.discard(stream)
+        self._streams.pop(stream.number, None)
+        self.core.send_end(stream.number)
+        self.core.ignore(stream.number)
+        asyncio.get_running_loop().call_later(LINGER_S, self._give_up, stream.number)
+        self._freed()
+
+    def _give_up(self, number: int) -> None:
+        if self.core.reset(number, CANCEL):
+            self.flush_soon()
+
+    def _freed(self) -> None:
+        """A stream is nobody's any more."""
         self.active_at = monotonic()
         self.flush_soon()
         if self.usable:

@@ -40,6 +40,14 @@ def test_a_request_becomes_the_head_that_http1_gives() -> None:
     assert head.keep_alive and head.upgrade is None and not head.expect_continue
 
 
+def test_an_extended_connect_becomes_the_get_that_http1_would_have() -> None:
+    """RFC 8441 5: one meaning for policy, plugins and audit, whatever version the guest speaks."""
+    fields = [*changed(b":method", b"CONNECT"), (b":protocol", b"websocket"), (b"sec-websocket-version", b"13")]
+    head = parse_request(fields, ended=False)
+    assert (head.method, head.target, head.upgrade, head.upgrades) == ("GET", "/x?y", b"websocket", True)
+    assert head.body == CHUNKED and head.headers == ((b"sec-websocket-version", b"13"),)
+
+
 @pytest.mark.parametrize(
     ("more", "ended", "body"),
     [
@@ -82,7 +90,9 @@ def test_host_stands_in_for_authority() -> None:
         (changed(b":authority", b"a b"), Reason.BAD_REQUEST),
         ([*GET, (b":path", b"/z")], Reason.BAD_REQUEST),
         ([*GET, (b":status", b"200")], Reason.BAD_REQUEST),
-        ([*GET, (b":protocol", b"websocket")], Reason.UPGRADE_REFUSED),
+        ([*GET, (b":protocol", b"websocket")], Reason.BAD_REQUEST),
+        ([*changed(b":method", b"CONNECT"), (b":protocol", b"websocket")], Reason.BAD_REQUEST),
+        ([*changed(b":method", b"CONNECT"), (b":protocol", b"connect-udp")], Reason.UPGRADE_REFUSED),
         ([(b"x", b"1"), *GET], Reason.BAD_REQUEST),
         ([*GET, (b"host", b"other.test")], Reason.TARGET_MISMATCH),
         ([*GET, (b"host", b"api.test"), (b"host", b"api.test")], Reason.TARGET_MISMATCH),
@@ -126,12 +136,14 @@ def test_malformed_requests_are_refused(fields: Fields, reason: Reason) -> None:
         (b"200", [(b"content-length", b"5")], "HEAD", True, 0),
         (b"304", [(b"content-length", b"5")], "GET", True, 0),
         (b"103", [], "GET", False, 0),
+        (b"200", [(b"content-length", b"5")], "CONNECT", False, CHUNKED),
+        (b"403", [(b"content-length", b"5")], "CONNECT", False, 5),
     ],
 )
 def test_a_response_has_the_body_that_its_request_permits(
     status: bytes, more: Fields, method: str, ended: bool, body: int
 ) -> None:
-    """HEAD, 304 and 1xx have none, whatever the content-length says."""
+    """HEAD, 304 and 1xx have none, and a CONNECT that succeeds has a stream, whatever the content-length says."""
     assert parse_response([(b":status", status), *more], method, ended=ended).body == body
 
 
@@ -187,5 +199,10 @@ def test_fields_are_written_from_the_model() -> None:
         (b"te", b"trailers"),
     ]
     assert request_fields("GET", "https", "a.test", "/", (), 0, trailers=False)[4:] == []
+    extended = request_fields(
+        "CONNECT", "https", "a.test", "/", ((b"a", b"1"),), -1, trailers=False, protocol="websocket"
+    )
+    assert extended[0] == (b":method", b"CONNECT")
+    assert extended[4:] == [(b":protocol", b"websocket"), (b"a", b"1")]
     assert response_fields(200, ((b"a", b"1"),), 5) == [(b":status", b"200"), (b"a", b"1"), (b"content-length", b"5")]
     assert response_fields(200, (), CHUNKED) == response_fields(200, (), None) == [(b":status", b"200")]

@@ -14,6 +14,7 @@ from seamgate.protocol.websocket_handshake import (
     asks,
     check_accept,
     new_key,
+    parse_extended_offer,
     parse_offer,
     request_headers,
     response_headers,
@@ -203,3 +204,19 @@ def test_the_guest_gets_an_answer_to_its_own_handshake() -> None:
     }
     plain = dict(response_headers((), offer, Agreed(None, None), compress=False))
     assert b"sec-websocket-extensions" not in plain and b"sec-websocket-protocol" not in plain
+
+
+def test_over_http2_there_is_no_key_and_no_upgrade() -> None:
+    """RFC 8441 5: either side may be HTTP/2; what belongs to HTTP/1.1's handshake is neither asked for nor written."""
+    asked = head(b"sec-websocket-protocol: v1", b"sec-websocket-extensions: permessage-deflate")
+    offer = parse_extended_offer(asked)
+    assert offer.key == b"" and offer.protocols == ("v1",) and offer.deflate is not None
+    sent = request_headers(asked.headers, b"", compress=True)
+    assert {name for name, _ in sent} == {
+        b"sec-websocket-version", b"sec-websocket-protocol", b"sec-websocket-extensions",
+    }  # fmt: skip
+    accepted = ResponseHead(200, ((b"sec-websocket-protocol", b"v1"),), -1, True, False, 1)
+    agreed = check_accept(accepted, b"", sent, compress=True)
+    assert agreed == Agreed(0, None)
+    got = response_headers(accepted.headers, offer, agreed, compress=False)
+    assert got == ((b"sec-websocket-protocol", b"v1"),)

@@ -1,0 +1,207 @@
+"""One stream of a guest's HTTP/2 connection: the guest's side of one exchange, also of one that becomes a WebSocket.
+
+Made by `entry.http2_guest` for each request; called by it with what came, and by the exchange with what goes back.
+Decides nothing and reads no frames: windows and states are `protocol.http2`'s.
+
+State: `paused` while the upstream takes no more, then what came waits in `held`; `websocket` once the stream is the
+connection of one (RFC 8441); `close_at` once it is only waited for the guest to end it.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from seamgate.denial import denial_answer
+from seamgate.entry.http1_guest import LINGER_S
+from seamgate.exchange import Exchange
+from seamgate.flow import Headers
+from seamgate.grpc import grpc_denial, is_grpc
+from seamgate.protocol.heads import RequestHead
+from seamgate.protocol.http2_events import StreamData, StreamEnd
+from seamgate.protocol.http2_fields import response_fields
+from seamgate.protocol.http2_frames import CANCEL, INTERNAL_ERROR
+from seamgate.verdict import Verdict
+from seamgate.websocket_exchange import WebSocketExchange
+
+if TYPE_CHECKING:
+    from seamgate.entry.http2_guest import Http2Guest
+
+
+class Http2Stream:
+    """One stream: the guest's side of one exchange."""
+
+    __slots__ = (
+        "active_at", "close_at", "connection", "exchange", "full_at", "head", "held", "lasting", "number", "paused",
+        "websocket",
+    )  # fmt: skip
+
+    def __init__(self, connection: Http2Guest, number: int, head: RequestHead | None) -> None:
+        self.connection = connection
+        self.number = number
+        self.head = head
+        self.exchange: Exchange | None = None
+        self.websocket: WebSocketExchange | None = None
+        self.close_at = 0.0
+        self.paused = False
+        self.lasting = head is not None and is_grpc(head.headers)
+        self.held: list[StreamData | StreamEnd] = []
+        self.active_at = monotonic()
+        self.full_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Http2Stream {self.number} {self.exchange!r}>"
+
+    # -- from the guest ----------------------------------------------------------------------------------------------
+
+    def on_event(self, event: StreamData | StreamEnd) -> None:
+        """A piece of the request, or its end; held back while the upstream takes no more."""
+        self.active_at = monotonic()
+        if self.paused:
+            self.held.append(event)
+        else:
+            self._deliver(event)
+
+    def gone(self) -> None:
+        """The guest gave the stream up; or ended it, which for a WebSocket is the end of its connection."""
+        if self.exchange is not None:
+            self.exchange.on_guest_gone()
+        if self.websocket is not None:
+            self.end()
+
+    def _deliver(self, event: StreamData | StreamEnd) -> None:
+        websocket = self.websocket
+        if websocket is not None:
+            if isinstance(event, StreamEnd):
+                self.gone()
+            else:
+                websocket.on_guest_data(event.data)
+                self.connection.core.consumed(self.number, len(event.data))
+            return
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if isinstance(event, StreamData):
+            data = event.data
+            exchange.guarded(lambda: exchange.on_body(data))
+            self.connection.core.consumed(self.number, len(data))
+        elif not exchange.body_done:
+            trailers = event.trailers
+            exchange.guarded(lambda: exchange.on_body_end(trailers))
+
+    # -- the guest's side of an exchange -----------------------------------------------------------------------------
+
+    def send_continue(self) -> None:
+        """Ask for the body."""
+        self.send_informational(100, ())
+        self.flush()
+
+    def send_informational(self, status: int, headers: Headers) -> None:
+        """Pass on a 1xx response."""
+        self.connection.core.send_fields(self.number, response_fields(status, headers, None), ended=False)
+
+    def send_head(self, status: int, headers: Headers, body: int | None) -> None:
+        """Begin the response. Without a body it ends with its head: gRPC tells by that."""
+        self.lasting = True  # both bodies flow at once: the guest may be silent while it is answered
+        is_head = self.head is not None and self.head.method == "HEAD"
+        ended = is_head or not body
+        fields = response_fields(status, headers, body if is_head or body else None)
+        self.connection.core.send_fields(self.number, fields, ended=ended)
+
+    def send_data(self, data: bytes) -> None:
+        """Pass on a piece of the body, as far as the guest's windows permit; queue the rest."""
+        core = self.connection.core
+        self.active_at = monotonic()
+        core.send_data(self.number, data)
+        if not self.full_at and core.is_full(self.number):
+            self.full_at = monotonic()
+            if self.exchange is not None:
+                self.exchange.guest_writable(False)
+
+    def send_end(self, trailers: Headers) -> None:
+        """End the response."""
+        self.connection.core.send_end(self.number, trailers)
+
+    def send_denial(self, verdict: Verdict, request_id: str) -> None:
+        """Refuse with a whole response; with a status of its own for gRPC."""
+        core, number = self.connection.core, self.number
+        if self.head is not None and is_grpc(self.head.headers):
+            core.send_fields(number, response_fields(200, grpc_denial(verdict, request_id), None), ended=True)
+            return
+        headers, body = denial_answer(verdict, request_id, () if self.head is None else self.head.headers)
+        self.send_head(verdict.reason.status, headers, len(body))
+        core.send_data(number, body)
+        core.send_end(number)
+
+    def abort(self) -> None:
+        """Cut the response visibly: what the guest takes now goes out, then a reset, never an end."""
+        self.connection.flush()
+        self.connection.core.reset(self.number, INTERNAL_ERROR)
+
+    def flush(self) -> None:
+        """Send what was queued, together with what other streams queue in this turn."""
+        self.connection.flush_soon()
+
+    def drained(self) -> None:
+        """The guest took most of what was queued."""
+        self.full_at = 0.0
+        if self.exchange is not None:
+            self.exchange.guest_writable(True)
+
+    def pause_body(self) -> None:
+        """Stop delivering the request's body: its window stays closed."""
+        self.paused = True
+
+    def resume_body(self) -> None:
+        """Deliver it again."""
+        if not self.paused:
+            return
+        self.paused = False
+        while self.held and not self.paused:
+            self._deliver(self.held.pop(0))
+        if self.exchange is not None:
+            self.exchange.flush_upstream()
+        self.flush()
+
+    def finished(self) -> None:
+        """The exchange is over: so is the stream, once its answer has gone out, and a WebSocket's is closed."""
+        self.exchange = None
+        if self.websocket is None:
+            self.held = []
+            self.connection.stream_done(self.number)
+            return
+        self._linger()
+        self.resume_body()  # the guest may still have to answer our Close
+        self.flush()
+
+    # -- as a WebSocket (RFC 8441) -----------------------------------------------------------------------------------
+
+    @property
+    def read_ahead(self) -> bool:
+        """Whether more came than the request."""
+        return bool(self.held)
+
+    def upgrade(self, websocket: WebSocketExchange, headers: Headers) -> None:
+        """Say 200; from here on the stream is the WebSocket's connection."""
+        self.websocket = websocket
+        self.connection.core.send_fields(self.number, response_fields(200, headers, None), ended=False)
+        self.paused = False
+        self.flush()
+
+    def close(self) -> None:
+        """End our side behind what is queued, and leave the guest a moment to end its own."""
+        self.connection.core.send_end(self.number)
+        self._linger()
+        self.flush()
+
+    def end(self) -> None:
+        """End both sides: now, what is queued and was not taken is lost."""
+        core = self.connection.core
+        if core.queued_bytes(self.number):
+            core.reset(self.number, CANCEL)
+        core.send_end(self.number)
+        self.held = []
+        self.connection.stream_done(self.number)
+
+    def _linger(self) -> None:
+        self.close_at = self.close_at or monotonic() + LINGER_S
