@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Final
 
 from seamgate.credentials.redaction import RedactionSet, Redactor
-from seamgate.filters import Filters, open_filters
-from seamgate.flow import Direction, Headers, Request, Response, Step
+from seamgate.filters import Filters, open_response_filters
+from seamgate.flow import Headers, Request, Response, Step
+from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline
 from seamgate.protocol.heads import CHUNKED, ResponseHead
 from seamgate.sides import GuestSide
@@ -37,6 +38,11 @@ def for_guests(headers: Headers) -> Headers:
 def redaction_of(secrets: tuple[tuple[str, bytes], ...]) -> RedactionSet:
     """Return what takes these secrets, (credential, value), out of an answer."""
     return RedactionSet(secrets)
+
+
+def redactors_of(secrets: tuple[tuple[str, bytes], ...]) -> list[tuple[str, Inspector]]:
+    """Return the gateway's own inspectors of an answer: one that takes these secrets out, none where there are none."""
+    return [("seamgate", Redactor(redaction_of(secrets)))] if secrets else []
 
 
 class Answer:
@@ -87,19 +93,23 @@ class Answer:
             SeamgateError: a plugin failed, or the content coding is not known.
         """
         request, headers = self._request, for_guests(head.headers)
-        response = Response(head.status, headers)
-        opened = pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, steps)
-        if self._secrets:
-            # Whatever plugin supplied them: what went out with this request does not come back.
-            opened.insert(0, ("seamgate", Redactor(redaction_of(self._secrets))))
-        if opened:
-            self._filters, headers = open_filters(opened, headers, self._budget_s, bodiless=head.body == 0)
-            response = Response(head.status, headers)
+        # Whatever plugin supplied them: what went out with this request does not come back.
+        own = redactors_of(self._secrets)
+        self._filters, response = open_response_filters(
+            pipeline,
+            request,
+            Response(head.status, headers),
+            verdict,
+            steps,
+            own,
+            self._budget_s,
+            bodiless=head.body == 0,
+        )
         denial = pipeline.judge_response(request, response, steps)
         if denial is not None:
             return denial
         self.status = head.status
-        self._headers = headers
+        self._headers = response.headers
         if head.body == 0:
             self._send_head(self._length_without_body(head))
         elif head.body > 0 and self._filters is None:

@@ -41,7 +41,7 @@ from seamgate.errors import (
     SeamgateError,
     UpstreamError,
 )
-from seamgate.filters import open_filters
+from seamgate.filters import looks_at, open_filters
 from seamgate.flow import BodyState, Direction, Headers, Request, Resolution, Response, Step, Supply
 from seamgate.headers import join_header
 from seamgate.interim import Interim
@@ -402,7 +402,7 @@ class Exchange:
         """A 1xx response. 103 goes on only where nothing looks at the answer: it could say what that would take out."""
         if self._interim.take(head) and not self._supplies and not self._verdict.inspect:
             early = Response(103, for_guests(head.headers))
-            if not self._pipeline.open_inspectors(self.request, early, Direction.RESPONSE, self._verdict, []):
+            if not looks_at(self._pipeline, self.request, early, self._verdict):
                 self._guest.send_informational(103, early.headers)
 
     def on_head(self, head: ResponseHead) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from seamgate.errors import PluginError, Reason, SeamgateError
+from seamgate.flow import Direction, Request, Response, Step
 from seamgate.headers import Headers, apply_amendment, field_problem, join_header
 from seamgate.hookspecs import Inspector
+from seamgate.pipeline import Pipeline
 from seamgate.protocol.coding import Decoder, open_decoder
+from seamgate.verdict import Verdict
 
 
 class Filters:
@@ -41,7 +44,22 @@ class Filters:
             SeamgateError: an inspector failed, refuses, or returns what may not stand in a head.
         """
         before = headers
-        for plugin, inspector in self._inspectors:
+        headers = self._pass_head(self._inspectors, headers)
+        self.changed_head = headers is not before and headers != before
+        return headers
+
+    def extend(self, opened: list[tuple[str, Inspector]], headers: Headers) -> Headers:
+        """Add inspectors behind those that are there, and pass the head through the new ones; nothing was fed yet.
+
+        Raises:
+            SeamgateError: as for `head`.
+        """
+        self._inspectors = [*self._inspectors, *opened]
+        self.names = (*self.names, *[plugin for plugin, _ in opened])
+        return self._pass_head(opened, headers)
+
+    def _pass_head(self, inspectors: list[tuple[str, Inspector]], headers: Headers) -> Headers:
+        for plugin, inspector in inspectors:
             start = perf_counter_ns()
             given = headers
             try:
@@ -52,7 +70,6 @@ class Filters:
             if problem:
                 raise PluginError(f"an inspector of plugin {plugin} may not change the head so: {problem}")
             self._check(plugin, start)
-        self.changed_head = headers is not before and headers != before
         return headers
 
     def feed(self, data: bytes) -> bytes:
@@ -127,6 +144,51 @@ def open_filters(
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)
     return filters, filters.head(headers)
+
+
+def open_response_filters(
+    pipeline: Pipeline,
+    request: Request,
+    response: Response,
+    verdict: Verdict,
+    steps: list[Step],
+    own: list[tuple[str, Inspector]],
+    budget_s: float,
+    *,
+    bodiless: bool = False,
+) -> tuple[Filters | None, Response]:
+    """Open the inspectors of a response and pass its head through them; None where nobody inspects it.
+
+    Those with the capability `secrets` come first, so that all others are opened with a head that was redacted.
+
+    Args:
+        own: the gateway's own, before all others.
+        pipeline, request, response, verdict, steps, budget_s, bodiless: of the exchange.
+
+    Raises:
+        UndecodableError: the content coding is not known.
+        PluginError: a plugin or an inspector failed.
+    """
+    filters: Filters | None = None
+    for trusted in (True, False):
+        opened = pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, steps, trusted=trusted)
+        if trusted and own:
+            opened = own + opened
+        if opened:
+            if filters is None:
+                filters, headers = open_filters(opened, response.headers, budget_s, bodiless=bodiless)
+            else:
+                headers = filters.extend(opened, response.headers)
+            response = Response(response.status, headers)
+    return filters, response
+
+
+def looks_at(pipeline: Pipeline, request: Request, response: Response, verdict: Verdict) -> bool:
+    """Whether any plugin would inspect this response: asked of those with the capability `secrets` first."""
+    return any(
+        pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, [], trusted=trusted)
+        for trusted in (True, False)
+    )
 
 
 # What describes the body as it was coded (RFC 9110 8.4, RFC 9530).

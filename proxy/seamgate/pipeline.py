@@ -114,7 +114,8 @@ class Pipeline:
         self._amend_request = self._compile("amend_request")
         self._resolve_name = self._compile("resolve_name")
         self._supply_credential = self._compile("supply_credential")
-        self._open_inspector = self._compile("open_inspector", secrets_first=True)
+        self._open_trusted = self._compile("open_inspector", trusted=True)
+        self._open_others = self._compile("open_inspector", trusted=False)
         self._connected = self._compile("connected")
         self._request_done = self._compile("request_done")
         self._denied = self._compile("denied")
@@ -124,10 +125,10 @@ class Pipeline:
     def __repr__(self) -> str:
         return f"<Pipeline generation {self.generation}: {', '.join(plugin.name for plugin in self.plugins)}>"
 
-    def _compile(self, hook: str, *, secrets_first: bool = False) -> tuple[_Call, ...]:
+    def _compile(self, hook: str, *, trusted: bool | None = None) -> tuple[_Call, ...]:
         plugins: Iterable[LoadedPlugin] = (plugin for plugin in self.plugins if hook in plugin.hooks)
-        if secrets_first:
-            plugins = sorted(plugins, key=lambda plugin: "secrets" not in plugin.capabilities)
+        if trusted is not None:
+            plugins = (plugin for plugin in plugins if ("secrets" in plugin.capabilities) is trusted)
         calls = []
         for plugin in plugins:
             stats = PluginStats(plugin.name, hook)
@@ -252,15 +253,25 @@ class Pipeline:
         return found
 
     def open_inspectors(
-        self, request: Request, response: Response | None, direction: Direction, verdict: Verdict, steps: list[Step]
+        self,
+        request: Request,
+        response: Response | None,
+        direction: Direction,
+        verdict: Verdict,
+        steps: list[Step],
+        *,
+        trusted: bool | None = None,
     ) -> list[tuple[str, Inspector]]:
         """Open the filters of one direction: (plugin, inspector), those with the capability `secrets` first.
+
+        `trusted` asks only those with it, or only those without: these may see a response's head after redaction only.
 
         Raises:
             PluginError: a plugin failed; the exchange is denied.
         """
         opened = []
-        for call in self._open_inspector:
+        calls = self._open_trusted if trusted else self._open_others
+        for call in self._open_trusted + calls if trusted is None else calls:
             inspector = self._value(call, (request, response, direction, verdict), None, steps, "opened")
             if inspector is not None:
                 opened.append((call.plugin, inspector))

@@ -20,9 +20,8 @@ from typing import Final
 
 import msgspec
 
-from seamgate.answer import NOT_FOR_GUESTS, redaction_of
+from seamgate.answer import NOT_FOR_GUESTS, redactors_of
 from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, AuditWebSocket, Outcome
-from seamgate.credentials.redaction import Redactor
 from seamgate.errors import (
     Blame,
     GuestProtocolError,
@@ -33,7 +32,7 @@ from seamgate.errors import (
     UpstreamTimeout,
 )
 from seamgate.exchange import Exchange, Stage
-from seamgate.filters import open_filters
+from seamgate.filters import open_response_filters
 from seamgate.flow import Direction, Headers, Request, Response
 from seamgate.protocol.heads import ResponseHead
 from seamgate.protocol.websocket import (
@@ -233,15 +232,20 @@ class WebSocketExchange(Exchange):
     def _inspected(self, head: ResponseHead) -> Response:
         """Pass the head through the inspectors of answers."""
         headers = tuple([pair for pair in head.headers if pair[0] not in NOT_FOR_GUESTS])
-        response = Response(101, headers)
-        opened = self._pipeline.open_inspectors(self.request, response, Direction.RESPONSE, self._verdict, self._steps)
+        secrets: tuple[tuple[str, bytes], ...] = ()
         if self._pipeline.redacts_supplies and self._supplies:
             secrets = tuple([(each.credential, value) for each in self._supplies for value in each.secrets])
-            opened.insert(0, ("seamgate", Redactor(redaction_of(secrets))))
-        if not opened:
-            return response
-        _, headers = open_filters(opened, headers, self._seam.limits.plugin_budget_s, bodiless=True)
-        return Response(101, headers)
+        _, response = open_response_filters(
+            self._pipeline,
+            self.request,
+            Response(101, headers),
+            self._verdict,
+            self._steps,
+            redactors_of(secrets),
+            self._seam.limits.plugin_budget_s,
+            bodiless=True,
+        )
+        return response
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,10 @@ import pytest
 
 from seamgate import Amendment, Direction, Request, Response, hookimpl
 from seamgate.flow import Headers
-from support.lab import ALLOW_ALL, WITH_KEY, Lab
+from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
+from support.line import Line
 from support.upstream import HttpUpstream, RawUpstream, echo, ok, says
+from support.websocket import accept, open_socket
 
 FORGED = {
     "a second host": (b"host", b"evil.test"),
@@ -115,3 +117,55 @@ async def test_an_inspector_can_not_choose_another_credential() -> None:
         assert answer.status >= 400
         client.close()
         await lab.refused(f"POST /x deny {answer.reason} {answer.status} denied")
+
+
+class Curious:
+    """Keeps the head of every response that it is asked about."""
+
+    def __init__(self) -> None:
+        self.seen: list[Response] = []
+
+    @hookimpl
+    def open_inspector(self, response: Response | None) -> None:
+        self.seen += [] if response is None else [response]
+
+    @hookimpl
+    def judge_response(self, response: Response) -> None:
+        self.seen.append(response)
+
+
+@pytest.mark.parametrize("rule", [WITH_KEY, ALLOW_ALL], ids=["sent", "bound"])
+async def test_no_plugin_is_opened_with_a_head_in_which_a_secret_stands(rule: dict[str, object]) -> None:
+    """Also a head, early hints and a cookie are redacted before a plugin without the capability sees them."""
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: </" + SECRET.encode() + b">\r\n\r\n"
+    curious = Curious()
+    upstream = RawUpstream(says(early, ok(b"fine", b"x-echo: " + SECRET.encode(), b"set-cookie: k=" + SECRET.encode())))
+    async with Lab(upstream, rules=[rule], plugins=[("curious", curious)]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x")
+        assert (answer.status, answer.informational) == (200, [])
+        client.close()
+        await lab.audited("GET /x allow allowed 200 complete")
+    assert {response.status for response in curious.seen} == {200}
+    assert all(response.header(b"x-echo") == b"[redacted:key]" for response in curious.seen)
+    assert SECRET not in repr(curious.seen)
+
+
+async def test_no_plugin_is_opened_with_the_secret_of_a_websocket() -> None:
+    """The head of the 101, as each message's inspector is opened with it."""
+
+    async def script(line: Line) -> None:
+        _, peer = await accept(line, b"x-echo: " + SECRET.encode())
+        await peer.say("hello")
+        await peer.closed()
+
+    curious = Curious()
+    rule = {**WITH_KEY, "upgrade": "websocket"}
+    async with Lab(RawUpstream(script), rules=[rule], plugins=[("curious", curious)]) as lab:
+        client = await lab.tunnel()
+        peer = await open_socket(client, "/ws")
+        assert await peer.hear() == "hello"
+        await peer.close()
+        await lab.audited("GET /ws allow allowed 101 complete")
+    assert len(curious.seen) >= 3
+    assert SECRET not in repr(curious.seen)
