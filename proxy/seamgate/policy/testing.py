@@ -308,21 +308,32 @@ def judge_as_exchange(case: Case, judge: Judge, request_id: str) -> tuple[Verdic
         request = build_request(case, request_id)
     except TargetError as error:
         return denial_of(error), "parse"
+    return judge_in_phases(request, case.body, judge)
+
+
+def judge_in_phases(request: Request, body: bytes | None, judge: Judge) -> tuple[Verdict, str]:
+    """Judge a request that was parsed: the tunnel first (for https), then the head, then with the body if it is needed.
+
+    Args:
+        request: in its first phase: a body, if it has one, is pending.
+        body: what follows; None: none.
+        judge: whom to ask.
+    """
     if request.target.scheme == "tcp":
-        return judge.judge_connect(case.guest, request.target), "connect"
+        return judge.judge_connect(request.guest, request.target), "connect"
     if request.target.scheme == "https":
-        verdict = judge.judge_connect(case.guest, request.target)
+        verdict = judge.judge_connect(request.guest, request.target)
         if verdict.effect is Effect.DENY:
             return verdict, "connect"
     verdict, phase = judge.judge_request(request), "head"
-    if verdict.effect is Effect.DEFER and case.body is not None:
-        whole = msgspec.structs.replace(request, body=case.body, body_state=BodyState.COMPLETE)
+    if verdict.effect is Effect.DEFER and body is not None:
+        whole = msgspec.structs.replace(request, body=body, body_state=BodyState.COMPLETE)
         verdict, phase = judge.judge_request(whole), "body"
     if verdict.effect is Effect.DEFER:
         verdict = deny(verdict.message, reason=Reason.UNEVALUABLE, rule=verdict.rule)
-    if case.body is not None and verdict.allowed and verdict.limits is not None:
+    if body is not None and verdict.allowed and verdict.limits is not None:
         limit = verdict.limits.request_body_bytes
-        if limit is not None and len(case.body) > limit:
+        if limit is not None and len(body) > limit:
             message = f"the request body is longer than {limit} bytes"
             return deny(message, reason=Reason.BODY_TOO_LARGE, rule=verdict.rule), phase
     return verdict, phase
