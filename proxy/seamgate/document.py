@@ -11,7 +11,6 @@ Called by the policy loader, the configuration and the CLI. Only `read_document`
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import msgspec
 import yaml
 
 from seamgate.errors import ConfigError
+from seamgate.hints import did_you_mean
 
 T = TypeVar("T")
 Step = str | int
@@ -111,7 +111,7 @@ class Document:
         if unknown:
             name = unknown.group(1)
             known = _field_names(msgspec.inspect.type_info(type_), path)
-            hint = _did_you_mean(name, known)
+            hint = did_you_mean(name, known, "known keys are")
             return self.error(f"unknown key {name!r}{f' in {where}' if where else ''}{hint}", *path, name, key=True)
         if message.startswith("Object missing required field"):
             name = message.partition("`")[2].rstrip("`")
@@ -382,10 +382,3 @@ def _unfold(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
     if isinstance(info, msgspec.inspect.UnionType):
         return tuple(inner for each in info.types for inner in _unfold(each))
     return (info,)
-
-
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    if close:
-        return f": did you mean {close[0]!r}?"
-    return f": known keys are {', '.join(sorted(known))}" if known else ""

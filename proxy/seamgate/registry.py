@@ -8,7 +8,6 @@ start: pluggy itself would register it in silence.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
@@ -19,6 +18,7 @@ import pluggy
 
 from seamgate import hookspecs
 from seamgate.errors import ConfigError, PluginRejected, SeamgateError
+from seamgate.hints import did_you_mean
 from seamgate.hookspecs import PROJECT
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ ENTRY_POINT_GROUP = "seamgate"
 # What each capability lets a plugin implement or see. Everything else needs none.
 CAPABILITY_OF_HOOK = {"supply_credential": "secrets"}
 CAPABILITIES = frozenset({"secrets"})
+_HOOKS = frozenset(name for name, value in vars(hookspecs).items() if hasattr(value, f"{PROJECT}_spec"))
+# What a method of such a name is meant for is beyond doubt; "denied" or "connected" may be anything.
+_NAMES_OF_HOOKS = ("judge_", "amend_", "resolve_", "supply_", "open_", "request_", "export_", "register_")
 _MUST_BE_PLAIN = ("judge_", "amend_", "open_", "request_done", "denied", "connected", "export_", "register_")
 
 
@@ -90,7 +93,7 @@ def load_plugins(config: Config, generation: int, clock: Callable[[], float]) ->
     for spec in config.plugins:
         point = points.get(spec.name)
         if point is None:
-            raise PluginRejected(f"there is no plugin {spec.name!r}{_did_you_mean(spec.name, points, 'installed')}")
+            raise PluginRejected(f"there is no plugin {spec.name!r}{did_you_mean(spec.name, points, 'installed are')}")
         unknown = spec.capabilities - CAPABILITIES
         if unknown:
             raise PluginRejected(f"plugin {spec.name!r}: there is no capability {sorted(unknown)[0]!r}")
@@ -124,8 +127,8 @@ def _check_names(plugins: list[object], what: str, wanted: str, offered: str, ad
     for plugin in plugins:
         for name, rule in getattr(plugin, wanted, {}).items():
             if name not in have:
-                hint = _did_you_mean(name, have, "there is")
-                message = f"rule {rule.id!r} names the {what} {name!r}, which nothing has{hint}; {advice}"
+                hint = did_you_mean(name, have, "there are")
+                message = f"rule {rule.id!r} names the {what} {name!r}, which nothing has ({advice}){hint}"
                 raise ConfigError(message, source=rule.source, line=rule.line, column=rule.column)
 
 
@@ -144,22 +147,37 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _did_you_mean(name: str, known: Iterable[str], what: str) -> str:
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} ({what}: {', '.join(known) or 'none'})"
-
-
 def _construct(point: metadata.EntryPoint, context: PluginContext) -> object:
     """Import and build a plugin. Its own SeamgateErrors pass; anything else is the plugin's fault."""
     try:
         made = point.load()
-        return made if inspect.ismodule(made) else made(context)
+        if inspect.ismodule(made):
+            return made
+        _check_constructor(context.name, made)
+        return made(context)
     except SeamgateError:
         raise
     except Exception as error:
         raise PluginRejected(f"plugin {context.name!r} can't be loaded: {type(error).__name__}: {error}") from error
+
+
+def _check_constructor(name: str, made: object) -> None:
+    """Refuse what can't be called with the context alone, before Python says so in its own words."""
+    what = getattr(made, "__qualname__", type(made).__name__)
+    if not callable(made):
+        raise PluginRejected(f"plugin {name!r}: its entry point leads to {what}; name a class or a module of functions")
+    try:
+        signature = inspect.signature(made)
+    except ValueError:
+        return  # built in C, without a signature: calling it will show
+    try:
+        signature.bind(None)
+    except TypeError:
+        write = "def __init__(self, context)" if inspect.isclass(made) else f"def {what}(context)"
+        raise PluginRejected(
+            f"plugin {name!r}: {what} is called with one argument, its PluginContext, and takes {signature}: "
+            f"write `{write}`"
+        ) from None
 
 
 def _vouch(
@@ -177,6 +195,7 @@ def _checked(
     distribution: str,
     version: str,
 ) -> LoadedPlugin:
+    _check_marks(manager, name, plugin)
     try:
         manager.register(plugin, name)
         manager.check_pending()
@@ -191,6 +210,28 @@ def _checked(
     if not hooks:
         raise PluginRejected(f"plugin {name!r} implements no hook: mark its functions with @hookimpl")
     return LoadedPlugin(name, plugin, distribution, version, capabilities, tuple(sorted(hooks)))
+
+
+def _check_marks(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
+    """Refuse names that only resemble a hook's or an argument's, and hooks without a mark: nothing would call them."""
+    unmarked, marked = "", False
+    for attribute in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, attribute)
+        if options is None:
+            if attribute.startswith(_NAMES_OF_HOOKS) and attribute in _HOOKS:
+                unmarked = unmarked or attribute
+            continue
+        marked = True
+        hook = options["specname"] or attribute
+        if hook not in _HOOKS:
+            raise PluginRejected(f"plugin {name!r}: there is no hook {hook!r}{did_you_mean(hook, _HOOKS, 'there are')}")
+        known = inspect.signature(getattr(hookspecs, hook)).parameters
+        for argument in inspect.signature(getattr(plugin, attribute)).parameters:
+            if argument not in known:
+                hint = did_you_mean(argument, known, "there are")
+                raise PluginRejected(f"plugin {name!r}: {hook} has no argument {argument!r}{hint}")
+    if marked and unmarked:
+        raise PluginRejected(f"plugin {name!r}: {unmarked} lacks @hookimpl, so nothing would call it")
 
 
 def _check_hook(name: str, hook: str, implementation: pluggy.HookImpl, capabilities: frozenset[str]) -> None:

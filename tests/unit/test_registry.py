@@ -41,6 +41,17 @@ class WrongArgument:
         return None
 
 
+class Unmarked:
+    """Forgot one of its markers."""
+
+    @hookimpl
+    def judge_request(self, request: Request) -> Verdict | None:
+        return None
+
+    def judge_connect(self) -> Verdict | None:
+        return None
+
+
 class Wrapper:
     """Wants to change what others say."""
 
@@ -81,8 +92,9 @@ class Supplier:
 
 
 REJECTED: dict[type[Any], str] = {
-    Misspelt: "judge_requests",
-    WrongArgument: "flow",
+    Misspelt: "there is no hook 'judge_requests': did you mean 'judge_request'?",
+    WrongArgument: "judge_request has no argument 'flow': there are request",
+    Unmarked: "judge_connect lacks @hookimpl",
     Wrapper: "wrapper",
     First: "order is the configuration's",
     AsyncJudge: "async",
@@ -132,7 +144,7 @@ def test_builtins_are_offered_as_a_strangers_would_be() -> None:
 
 def test_unknown_names_and_capabilities() -> None:
     """With a hint."""
-    with pytest.raises(PluginRejected, match="did you mean 'dns'"):
+    with pytest.raises(PluginRejected, match=r"there is no plugin 'dms': did you mean 'dns'\?"):
         load(PluginSpec(name="dms"))
     with pytest.raises(PluginRejected, match="no capability 'root'"):
         load(PluginSpec(name="dns", capabilities=frozenset({"root"})))
@@ -165,6 +177,13 @@ class Point:
         (ImportError("no module x"), PluginRejected, "no module x"),
         (lambda context: 1 / 0, PluginRejected, "ZeroDivisionError"),
         (lambda context: Nothing(), PluginRejected, "@hookimpl"),
+        (
+            Good,
+            PluginRejected,
+            r"Good is called with one argument, its PluginContext, .* `def __init__\(self, context\)`",
+        ),
+        (Good(), PluginRejected, "leads to Good; name a class"),
+        (lambda: Good(), PluginRejected, "<lambda> is called with one argument"),
     ],
 )
 def test_a_plugin_that_can_not_be_built(

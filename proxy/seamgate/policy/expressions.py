@@ -9,13 +9,13 @@ Called by the loader (compile) and `conditions` (evaluate). No I/O.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import cel
 
+from seamgate.hints import closest
 from seamgate.policy.folding import fold_text
 
 REQUEST_FIELDS = ("headers", "host", "json", "method", "path", "port", "query", "scheme")
@@ -126,8 +126,8 @@ def _check_functions(tokens: list[tuple[str, str]]) -> None:
         if kind != "name" or tokens[index + 1][1] != "(" or text == "in":
             continue
         if text not in _FUNCTIONS:
-            close = difflib.get_close_matches(text, _FUNCTIONS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(_FUNCTIONS))}"
+            close = closest(text, _FUNCTIONS)
+            hint = f"did you mean {close!r}?" if close else f"there are {', '.join(sorted(_FUNCTIONS))}"
             raise ExpressionError(f"the condition calls an unknown function {text!r}: {hint}")
         if text == "matches" and tokens[index + 2][0] == "text" and tokens[index + 3][1] == ")":
             try:
@@ -169,8 +169,8 @@ def _fields(tokens: list[tuple[str, str]], variables: list[str]) -> dict[str, Fi
         inner = fields.get(root, {})
         for name in inner if inner is not None else ():
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {root}.{close[0]}?" if close else f"there are {', '.join(known)}"
+                close = closest(name, known)
+                hint = f"did you mean {root}.{close}?" if close else f"there are {', '.join(known)}"
                 raise ExpressionError(f"the condition names {root}.{name}: {hint}")
     request = fields.get("request") or {}
     for name in request.get("headers") or ():

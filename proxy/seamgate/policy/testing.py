@@ -11,7 +11,6 @@ Called by the CLI, which brings the files and the judge. Pure.
 from __future__ import annotations
 
 import datetime
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Annotated, Any, Literal, Protocol
@@ -23,6 +22,7 @@ from seamgate.address import parse_authority
 from seamgate.document import Document, Step, parse_document
 from seamgate.errors import Reason, TargetError
 from seamgate.flow import BodyState, Guest, Headers, Request, Target
+from seamgate.hints import did_you_mean
 from seamgate.paths import canonical_path, check_query
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
@@ -218,24 +218,24 @@ class _Loader:
             return list(known)
         for index, name in enumerate(names):
             if name not in known:
-                raise self.document.error(f"there is no {what} {name!r}{_hint(name, known)}", *path, index)
+                raise self.document.error(f"there is no {what} {name!r}{did_you_mean(name, known)}", *path, index)
         return names
 
     def _check_expected(self, spec: MatrixSpec, guests: list[str], requests: list[str], path: tuple[Step, ...]) -> None:
         for guest, row in spec.expect.items():
             if guest not in guests:
-                message = f"the guest {guest!r} is not in this matrix{_hint(guest, guests)}"
+                message = f"the guest {guest!r} is not in this matrix{did_you_mean(guest, guests)}"
                 raise self.document.error(message, *path, "expect", guest, key=True)
             for request in row:
                 if request not in requests:
-                    message = f"the request {request!r} is not in this matrix{_hint(request, requests)}"
+                    message = f"the request {request!r} is not in this matrix{did_you_mean(request, requests)}"
                     raise self.document.error(message, *path, "expect", guest, request, key=True)
 
     def _guest(self, guest: str | dict[str, str], *path: Step) -> Guest:
         if isinstance(guest, str):
             labels = self.file.guests.get(guest)
             if labels is None:
-                message = f"there is no guest {guest!r} under guests{_hint(guest, self.file.guests)}"
+                message = f"there is no guest {guest!r} under guests{did_you_mean(guest, self.file.guests)}"
                 raise self.document.error(message, *path)
             return Guest(guest, labels)
         return Guest("test", guest)
@@ -254,11 +254,11 @@ class _Loader:
     ) -> Case:
         method, _, url = spec.request.partition(" ")
         if not is_askable(method, url) or " " in url:
-            known = "" if not key else _hint(spec.request, self.file.requests)
+            known = "" if not key else did_you_mean(spec.request, self.file.requests)
             message = f"{spec.request!r} is not METHOD URL, such as GET https://example.com/{known}"
             raise self.document.error(message, *path, *([key] if key else []))
         if not isinstance(expected.reason, UnsetType) and expected.reason not in [each.value for each in Reason]:
-            hint = _hint(expected.reason, [each.value for each in Reason])
+            hint = did_you_mean(expected.reason, [each.value for each in Reason])
             raise self.document.error(f"there is no reason {expected.reason!r}{hint}", *path, "reason")
         if spec.json is not UNSET and spec.body is not UNSET:
             raise self.document.error("a request has either json or body", *path)
@@ -274,11 +274,6 @@ class _Loader:
                 headers.append((b"content-type", b"application/json"))
         line, _ = self.document.position(*path)
         return Case(name or spec.request, guest, method, url, tuple(headers), body, expected, times, now, line)
-
-
-def _hint(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def run_suite(suite: Suite, new_judge: Callable[[float], Judge]) -> Iterator[Result]:
