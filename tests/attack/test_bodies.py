@@ -469,7 +469,7 @@ async def test_a_denial_repeats_nothing() -> None:
         assert answer.status == 421
         assert b"canary" not in answer.body + str(answer.headers).encode()
         client.close()
-        await lab.refused("GET - deny target_mismatch 421 denied")
+        await lab.refused(f"GET {lab.authority()} deny target_mismatch 421 denied")
 
 
 async def test_ok_is_still_ok() -> None:

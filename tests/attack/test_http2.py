@@ -114,7 +114,7 @@ async def test_an_extended_connect_to_anything_but_websocket_is_refused(protocol
         sent = [(b":method", b"CONNECT"), (b":protocol", protocol), *get("/", guest.authority)[1:]]
         reply = await guest.answer(await guest.send(sent, ended=False))
         assert (reply.status, reply.reason) == (501, "upgrade_refused")
-        await lab.refused("- - deny upgrade_refused 501 denied")
+        await lab.refused(f"- {lab.authority()} deny upgrade_refused 501 denied")
 
 
 async def test_plugins_and_policy_see_the_one_request() -> None:
@@ -123,7 +123,7 @@ async def test_plugins_and_policy_see_the_one_request() -> None:
         guest = await tunnel(lab)
         for path in ("/a/../b", "/a/%2e%2e/b", "/a/.", "/%00", "/a#b"):
             assert (await guest.ask(path)).reason == "bad_path"
-        await lab.refused(*["GET - deny bad_path 400 denied"] * 5)
+        await lab.refused(*[f"GET {lab.authority()} deny bad_path 400 denied"] * 5)
 
 
 PING = wire.write_frame(wire.PING, 0, 0, bytes(8))
@@ -148,7 +148,7 @@ async def test_a_flood_ends_the_offenders_connection(name: str) -> None:
         guest, other = await tunnel(lab), await tunnel(lab)
         await guest.raw(FLOODS[name])
         assert await goaway(guest) == wire.ENHANCE_YOUR_CALM
-        await lab.refused("- - deny bad_request 400 denied")
+        await lab.refused(f"- {lab.authority()} deny bad_request 400 denied")
         assert (await other.ask("/")).status == 200
         await lab.audited("GET / allow allowed 200 complete")
 
@@ -222,7 +222,7 @@ async def test_a_header_bomb_is_refused_before_it_is_large() -> None:
         block = peer.encoder.encode([*get("/", guest.authority), (b"bomb", b"x" * 3900)])
         await guest.raw(wire.write_headers(1, block + b"\xbe" * 16000, ended=True))
         assert await goaway(guest) == wire.ENHANCE_YOUR_CALM
-        await lab.refused("- - deny headers_too_large 431 denied")
+        await lab.refused(f"- {lab.authority()} deny headers_too_large 431 denied")
 
 
 async def test_many_fields_are_refused_on_their_stream() -> None:
@@ -249,7 +249,7 @@ async def test_who_asks_for_answers_without_reading_is_not_served_for_ever() -> 
         assert core.output_bytes < 64 * 1024
         connection.resume_writing()  # type: ignore[attr-defined]
         guest.line.go_on()
-        await lab.refused("- - deny bad_request 400 denied")
+        await lab.refused(f"- {lab.authority()} deny bad_request 400 denied")
 
 
 async def test_windows_are_no_trick() -> None:
@@ -263,7 +263,7 @@ async def test_windows_are_no_trick() -> None:
         await lab.audited("POST / deny bad_request 400 denied")
         await guest.raw(wire.write_word(wire.WINDOW_UPDATE, 0, wire.MAX_WINDOW))
         assert await goaway(guest) == wire.FLOW_CONTROL_ERROR
-        await lab.refused("- - deny bad_request 400 denied")
+        await lab.refused(f"- {lab.authority()} deny bad_request 400 denied")
 
 
 async def test_streams_that_never_end_time_out() -> None:

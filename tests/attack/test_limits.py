@@ -149,7 +149,7 @@ async def test_a_frame_has_its_time_from_its_first_byte() -> None:
         age(lab, 31)
         with pytest.raises(Cut):
             await guest.until(lambda: False)
-        await lab.refused("- - deny guest_timeout 408 denied")
+        await lab.refused(f"- {lab.authority()} deny guest_timeout 408 denied")
 
 
 async def test_a_slow_piece_of_a_body_is_no_slow_head() -> None:

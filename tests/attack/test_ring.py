@@ -43,7 +43,7 @@ async def test_the_host_header_has_to_be_the_host() -> None:
             client = await ringed.tls()
             await client.send(head)
             assert (await client.answer()).reason == "target_mismatch"
-            await lab.refused("GET - deny target_mismatch 421 denied")
+            await lab.refused(f"GET {lab.authority()} deny target_mismatch 421 denied")
             client.close()
 
 

@@ -120,7 +120,8 @@ async def test_an_ambiguous_head_is_denied(what: str, entry: str) -> None:
         await lab.until(lambda: len(lab.records) == 1)
         (record,) = lab.records
         method = record.request.method if record.request is not None else ""
-        await lab.refused(f"{method or '-'} - deny {answer.reason} {answer.status} denied")
+        place = lab.authority() if entry == "tunnel" else "-"
+        await lab.refused(f"{method or '-'} {place} deny {answer.reason} {answer.status} denied")
 
 
 @pytest.mark.parametrize("entry", ["tunnel", "proxy", "base"])
@@ -151,7 +152,7 @@ async def test_byte_by_byte_makes_no_difference(what: str) -> None:
         await client.send(*(attack[place : place + 1] for place in range(len(attack))))
         assert (await client.answer()).reason == "bad_request"
         client.close()
-        await lab.refused("- - deny bad_request 400 denied")
+        await lab.refused(f"- {lab.authority()} deny bad_request 400 denied")
 
 
 async def test_surplus_of_a_body_is_the_next_request() -> None:
@@ -186,4 +187,6 @@ async def test_an_upgrade_carries_nothing_along() -> None:
         assert (await client.answer()).reason == "upgrade_refused"
         assert (await client.answer()).reason == "version_refused"
         client.close()
-        await lab.refused("GET /x deny upgrade_refused 501 denied", "- - deny version_refused 505 denied")
+        await lab.refused(
+            "GET /x deny upgrade_refused 501 denied", f"- {lab.authority()} deny version_refused 505 denied"
+        )

@@ -32,6 +32,11 @@ async def ask(lab: Lab, entry: str, target: str, method: str = "GET") -> Answer:
     return answer
 
 
+def place(lab: Lab, entry: str, method: str) -> str:
+    """Where the record of a refusal says that it was going: a tunnel goes to one place, a proxy's URI names it."""
+    return lab.authority() if entry == "tunnel" or (entry == "proxy" and method) else "-"
+
+
 # Each spelling leads some origin out of /public.
 ESCAPES = [
     "/public/../secret", "/public/..", "/public/./../secret", "/public/%2e%2e/secret", "/public/%2E%2E/secret",
@@ -56,7 +61,7 @@ async def test_a_path_that_origins_read_differently_is_refused(path: str, entry:
         await lab.until(lambda: len(lab.records) == 1)
         (record,) = lab.records
         method = record.request.method if record.request is not None else ""
-        await lab.refused(f"{method or '-'} - deny {answer.reason} 400 denied")
+        await lab.refused(f"{method or '-'} {place(lab, entry, method)} deny {answer.reason} 400 denied")
 
 
 SPELLINGS = {
@@ -113,7 +118,7 @@ async def test_an_odd_query_is_refused(query: str, entry: str) -> None:
         await lab.until(lambda: len(lab.records) == 1)
         (record,) = lab.records
         method = record.request.method if record.request is not None else ""
-        await lab.refused(f"{method or '-'} - deny {answer.reason} 400 denied")
+        await lab.refused(f"{method or '-'} {place(lab, entry, method)} deny {answer.reason} 400 denied")
 
 
 METHODS = {"TRACE": "method_refused", "get": "method_refused", "G ET": "bad_request", "GET\x00": "bad_request"}
@@ -126,7 +131,7 @@ async def test_methods_that_are_not_forwarded(method: str, entry: str) -> None:
     async with a_lab(entry) as lab:
         answer = await ask(lab, entry, "/public/x", method)
         assert answer.reason == METHODS[method]
-        await lab.refused(f"- - deny {answer.reason} {answer.status} denied")
+        await lab.refused(f"- {place(lab, entry, '')} deny {answer.reason} {answer.status} denied")
 
 
 URIS = {
@@ -165,7 +170,8 @@ async def test_odd_uris_are_refused(what: str) -> None:
         assert answer.reason == reason
         client.close()
         method = "-" if what == "a full-width dot" else "GET"
-        await lab.refused(f"{method} - deny {reason} {answer.status} denied")
+        known = lab.authority() if what == "a fragment" else "-"
+        await lab.refused(f"{method} {known} deny {reason} {answer.status} denied")
 
 
 @pytest.mark.parametrize("host", ["evil.test", "api.test", "api.test:1", ""])

@@ -101,7 +101,7 @@ async def test_another_target_inside_is_refused(what: str) -> None:
         reason, status = ("method_refused", 501) if method == "CONNECT" else ("target_mismatch", 421)
         assert (answer.status, answer.reason) == (status, reason)
         client.close()
-        await lab.refused(f"{method} - deny {reason} {status} denied")
+        await lab.refused(f"{method} {lab.authority()} deny {reason} {status} denied")
 
 
 ODD_HOSTS = [
@@ -121,7 +121,7 @@ async def test_an_odd_host_is_refused(host: str) -> None:
         answer = await client.answer()
         assert answer.reason in ("bad_target", "target_mismatch")
         client.close()
-        await lab.refused(f"GET - deny {answer.reason} {answer.status} denied")
+        await lab.refused(f"GET {lab.authority()} deny {answer.reason} {answer.status} denied")
 
 
 @pytest.mark.parametrize("host", ["API.test:PORT", "api.TEST.:PORT"])

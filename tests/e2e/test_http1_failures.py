@@ -494,7 +494,7 @@ async def test_a_head_that_stops_coming() -> None:
         assert (await half.answer()).reason == "guest_timeout"
         assert await idle.closed() == b""
         half.close()
-        await lab.refused("- - deny guest_timeout 408 denied")
+        await lab.refused(f"- {lab.authority()} deny guest_timeout 408 denied")
 
 
 async def test_a_guest_that_never_reads_is_ended() -> None:

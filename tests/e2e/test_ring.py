@@ -71,7 +71,7 @@ async def test_plain_http() -> None:
         await lab.audited("GET /x allow allowed 200 complete")
         client.authority = "other.test"
         assert (await client.ask("GET", "/x")).reason == "target_mismatch"
-        await lab.audited("GET - deny target_mismatch 421 denied")
+        await lab.audited(f"GET {lab.authority()} deny target_mismatch 421 denied")
         client.close()
 
 

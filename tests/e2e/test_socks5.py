@@ -100,7 +100,11 @@ async def test_what_is_neither_tls_nor_http_gets_nowhere(first: bytes, reason: s
         if first:
             await line.send(first)
         line.close()
-        what = "- - deny bad_request 400 denied" if reason == "-" else f"CONNECT api.test:443 deny {reason} 0 denied"
+        what = (
+            "- api.test:443 deny bad_request 400 denied"
+            if reason == "-"
+            else f"CONNECT api.test:443 deny {reason} 0 denied"
+        )
         await lab.refused(what)
 
 

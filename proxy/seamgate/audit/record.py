@@ -316,6 +316,20 @@ def with_short_messages(record: AuditRecord) -> AuditRecord:
     return msgspec.structs.replace(record, message=message, would_deny=would_deny)
 
 
+def refused_part(method: str, target: Target | None) -> AuditRequest:
+    """Return the request's part of a record about what never became a request.
+
+    Never its path: no plugin has looked whether a credential's real value stands in it.
+
+    Args:
+        method: as sent; "" if the head could not be parsed.
+        target: where it was going; None where nothing says it for sure.
+    """
+    if target is None:
+        return AuditRequest(method=method)
+    return AuditRequest(method, target.scheme, target.host, target.port)
+
+
 def connect_part(target: Target) -> AuditRequest:
     """Return the request's part of a record about a tunnel to this target."""
     return AuditRequest("CONNECT", target.scheme, target.host, target.port)

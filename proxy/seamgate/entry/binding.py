@@ -37,6 +37,14 @@ class Binding(Protocol):
         """
         ...
 
+    def place(self, head: RequestHead | None) -> Target | None:
+        """Return where a request that `bind` refuses was going, for its record; None where nothing says it for sure.
+
+        Args:
+            head: None where what came is no request.
+        """
+        ...
+
 
 def split_target(target: str, method: str) -> tuple[str, str | None]:
     """Split an origin-form request-target into canonical path and query.
@@ -58,6 +66,19 @@ def split_absolute(target: str, method: str) -> tuple[Target, str, str | None]:
     Raises:
         TargetError: it is not an http or https URI, has userinfo or a fragment, or is ambiguous.
     """
+    named, tail = _split_uri(target)
+    if not tail.startswith("/"):
+        tail = "*" if not tail and method == "OPTIONS" else f"/{tail}"
+    path, query = split_target(tail, method)
+    return named, path, query
+
+
+def _split_uri(target: str) -> tuple[Target, str]:
+    """Split an absolute URI into its origin and the rest, which is not looked at.
+
+    Raises:
+        TargetError: as `split_absolute`.
+    """
     scheme, separator, rest = target.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in ("http", "https"):
@@ -66,10 +87,7 @@ def split_absolute(target: str, method: str) -> tuple[Target, str, str | None]:
     authority, tail = rest[:end], rest[end:]
     if "@" in authority:
         raise TargetError("the URI has a user name in it; send credentials in a header")
-    if not tail.startswith("/"):
-        tail = "*" if not tail and method == "OPTIONS" else f"/{tail}"
-    path, query = split_target(tail, method)
-    return parse_authority(authority, scheme), path, query
+    return parse_authority(authority, scheme), tail
 
 
 def check_host(head: RequestHead, target: Target) -> None:
@@ -113,6 +131,10 @@ class TunnelBinding:
         check_host(head, target)
         return Bound(self._guest, target, path, query)
 
+    def place(self, head: RequestHead | None) -> Target | None:
+        """Return the tunnel's own target, whatever the head names."""
+        return self._target
+
 
 class ProxyBinding:
     """An explicit proxy: absolute-form requests; identity by token, or by the listener."""
@@ -141,6 +163,18 @@ class ProxyBinding:
         target, path, query = split_absolute(head.target, head.method)
         check_host(head, target)
         return Bound(guest, target, path, query)
+
+    def place(self, head: RequestHead | None) -> Target | None:
+        """Return what an absolute URI of a known guest names, unless the Host header names another."""
+        if head is None or head.method == "CONNECT" or "://" not in head.target:
+            return None
+        try:
+            self.identify(head)
+            target, _ = _split_uri(head.target)
+            check_host(head, target)
+        except GuestProtocolError:
+            return None
+        return target
 
 
 class RouteBinding:
@@ -179,6 +213,10 @@ class RouteBinding:
             what = "this entry asks for no token: leave ~TOKEN out" if route[:1] == "~" else "there is no such route"
             raise GuestProtocolError(f"{what}; the base URL ends with one of {known}", reason=Reason.BAD_TARGET)
         return Bound(guest, target, path, query)
+
+    def place(self, head: RequestHead | None) -> Target | None:
+        """Return None: the route stands in the path, which may be what is wrong, or a token."""
+        return None
 
     def _identified(self, asked: str) -> tuple[Guest, str]:
         """Take the token off a request-target; return whose it is and the rest.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
-from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
+from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part, refused_part
 from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound
@@ -286,7 +286,7 @@ class Http1Guest:
 
     def _refuse_head(self, head: RequestHead, error: GuestProtocolError) -> None:
         """Refuse a well-formed request that has no valid target, or nobody to ask for it."""
-        self._refuse(error, AuditRequest(method=head.method))
+        self._refuse(error, refused_part(head.method, self.binding.place(head)))
         self.finished()
 
     def _refuse_stream(self, error: GuestProtocolError) -> None:
@@ -298,7 +298,7 @@ class Http1Guest:
         if exchange is not None:
             exchange.fail(error)
         else:
-            self._refuse(error, AuditRequest())
+            self._refuse(error, refused_part("", self.binding.place(None)))
         self._linger()
 
     def _fail_exchange(self, error: SeamgateError) -> None:

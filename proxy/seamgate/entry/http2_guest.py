@@ -18,7 +18,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
-from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
+from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, guest_part, refused_part
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound
 from seamgate.entry.connections import Connections
@@ -243,7 +243,7 @@ class Http2Guest:
             if stream.exchange is not None:
                 stream.exchange.fail(error)
         if not under_way:
-            self._record(denial_of(error), "")
+            self._record(denial_of(error), None)
         self.core.go_away(INTERNAL_ERROR)
         self._resume_reading()
         self._close_at = monotonic() + LINGER_S
@@ -251,11 +251,11 @@ class Http2Guest:
     def _refuse(self, stream: Http2Stream, error: ProtocolError) -> None:
         """Refuse a request that is malformed, has no valid target, or is nobody's."""
         verdict = denial_of(error)
-        request_id = self._record(verdict, "" if stream.head is None else stream.head.method)
+        request_id = self._record(verdict, stream.head)
         stream.send_denial(verdict, request_id)
         self.core.finish(stream.number)
 
-    def _record(self, verdict: Verdict, method: str) -> str:
+    def _record(self, verdict: Verdict, head: RequestHead | None) -> str:
         """Write the record of what never became an exchange; return its id."""
         seam, guest = self.seam, self.binding.guest
         seam.requests_total += 1
@@ -266,7 +266,7 @@ class Http2Guest:
             id=seam.new_id(),
             guest=None if guest is None else guest_part(guest),
             entry=self.binding.entry,
-            request=AuditRequest(method=method) if method else AuditRequest(),
+            request=refused_part("" if head is None else head.method, self.binding.place(head)),
             verdict=Decision.DENY,
             reason=verdict.reason,
             message=verdict.message,

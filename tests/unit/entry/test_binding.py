@@ -132,3 +132,16 @@ def test_a_token_in_the_base_url() -> None:
             routes(None).bind(head(target))
         assert caught.value.reason is Reason.UNAUTHENTICATED
         assert TOKEN not in caught.value.message
+
+
+def test_where_a_refused_request_was_going() -> None:
+    """A tunnel goes to one place whatever is said in it; an absolute URI counts if its Host agrees."""
+    tunnel = TunnelBinding("proxy", GUEST, TARGET)
+    assert tunnel.place(None) == tunnel.place(head("https://evil.test/../x", "evil.test")) == TARGET
+    proxy = ProxyBinding("proxy", NOBODY, GUEST)
+    assert proxy.place(head("http://a.test:8080/../x", "a.test:8080")) == Target("http", "a.test", 8080)
+    assert proxy.place(head("http://a.test/../x", "evil.test")) is None
+    assert proxy.place(head("/../x")) is proxy.place(None) is None
+    assert ProxyBinding("proxy", NOBODY, None).place(head("http://a.test/../x")) is None
+    route = RouteBinding("base_url", {"api": TARGET}, NOBODY, GUEST)
+    assert route.place(head("/api/../x")) is None
