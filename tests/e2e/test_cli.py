@@ -55,6 +55,28 @@ def test_every_command_explains_itself() -> None:
                 assert parameter.help or parameter.name in _PLAIN, (path, parameter.name)
 
 
+def test_no_help_is_cut() -> None:
+    """A list of commands has the whole first sentence of each, also where that is longer than a line."""
+    groups = [((), main), *((path, each) for path, each in _walk(main, ()) if isinstance(each, click.Group))]
+    for path, group in groups:
+        shown = CliRunner().invoke(main, [*path, "--help"], env={"COLUMNS": "80"}).output
+        commands = " ".join(shown.partition("Commands:")[2].split())
+        assert commands and "..." not in commands, path
+        for name in group.list_commands(click.Context(group)):
+            assert name in commands
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(("polcy",), "'polcy': did you mean 'policy'?"), (("policy", "chek"), "'chek': did you mean 'check'?")],
+)
+def test_a_misspelt_command_is_told_what_was_meant(arguments: tuple[str, ...], meant: str) -> None:
+    """At the top and within a group: exit code 2 and the nearest name."""
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 2
+    assert f"there is no command {meant}" in done.output
+
+
 _PLAIN = {"count", "shell", "log_format", "log_level"}  # their choices or defaults say it all
 
 

@@ -162,7 +162,7 @@ def verify_command(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @exit_codes
 def pool_command(name: str, guests: int, as_json: bool) -> None:
-    """Make guests warm, run an empty program in each, and say how long both took. They have no network here."""
+    """Make guests warm, run an empty program in each, and time both. They have no network here."""
     from seamgate_vmm.bench.empty import pool_report
 
     report = asyncio.run(pool_report(ensure_template(name), guests))

@@ -75,6 +75,7 @@ class Fault(msgspec.Struct, frozen=True):
         seq: the sequence number that belongs there.
         problem: what was done to it.
         message: a sentence for people.
+        whole: how many lines before it are as they were written, as far as the chain shows.
     """
 
     file: str
@@ -82,6 +83,7 @@ class Fault(msgspec.Struct, frozen=True):
     seq: int
     problem: Problem
     message: str
+    whole: int
 
 
 class DeclaredGap(msgspec.Struct, frozen=True):
@@ -195,7 +197,7 @@ class Checker:
         if fault is not None or link is None:
             return fault
         if self._head is not None and link.seq == self._head.seq and link.hash != self._head.hash:
-            return _fault(placed, link.seq, Problem.EDITED, "its hash is not the one that the head has for it")
+            return self._fault(placed, link.seq, Problem.EDITED, "its hash is not the one that the head has for it")
         self._note_gap(placed, link)
         self._accept(placed, link)
         return None
@@ -233,20 +235,20 @@ class Checker:
             if gap is not None and gap.from_seq <= expected < link.seq:
                 return None
         if not self._is_json(self.last_placed):
-            return self._blame_last("it is no whole record")
+            return self.blame_last("it is no whole record")
         if link is None:
-            return _fault(placed, expected, Problem.EDITED, "it is no record of a journal")
+            return self._fault(placed, expected, Problem.EDITED, "it is no record of a journal")
         return self._explain(placed, link, last, stream)
 
     def _check_first(self, placed: Placed, link: Link | None) -> Fault | None:
         if link is None:
-            return _fault(placed, placed.first_seq or 1, Problem.EDITED, "it is no record of a journal")
+            return self._fault(placed, placed.first_seq or 1, Problem.EDITED, "it is no record of a journal")
         if placed.first_seq and placed.first_seq != link.seq:
             why = f"its file begins with record {placed.first_seq} by its name, with {link.seq} by its text"
-            return _fault(placed, placed.first_seq, Problem.EDITED, why)
+            return self._fault(placed, placed.first_seq, Problem.EDITED, why)
         genesis = link.prev == GENESIS
         if genesis != (link.seq == 1):
-            return _fault(
+            return self._fault(
                 placed, 1 if genesis else link.seq, Problem.EDITED, "a first record has number 1 and no `prev`"
             )
         return None
@@ -255,11 +257,13 @@ class Checker:
         """Say which line is wrong, where `link` does not follow `last`."""
         expected = last.seq + 1
         if link.prev == last.hash:
-            return _fault(placed, expected, Problem.EDITED, f"it carries number {link.seq} in the place of {expected}")
+            return self._fault(
+                placed, expected, Problem.EDITED, f"it carries number {link.seq} in the place of {expected}"
+            )
         if link.hash == last.hash:
-            return _fault(placed, expected, Problem.DUPLICATED, f"it repeats record {last.seq}")
+            return self._fault(placed, expected, Problem.DUPLICATED, f"it repeats record {last.seq}")
         if self._before_last is not None and link.prev == self._before_last.hash and link.seq == last.seq:
-            return self._blame_last(
+            return self.blame_last(
                 f"record {link.seq}, which comes after it, was written in its place", Problem.INSERTED
             )
         if link.seq > expected:
@@ -267,14 +271,14 @@ class Checker:
         if self._first is not None and not self._first[0].first_seq and link.seq < self._first[1].seq:
             start, begun = self._first
             why = f"it is record {begun.seq}; record {link.seq} stands at {placed.file} line {placed.number}"
-            return _fault(start, link.seq, Problem.REORDERED, why)
+            return self._fault(start, link.seq, Problem.REORDERED, why)
         if link.seq < expected:
-            return _fault(placed, expected, Problem.INSERTED, f"record {link.seq} stood further up already")
+            return self._fault(placed, expected, Problem.INSERTED, f"record {link.seq} stood further up already")
         following = next(stream, None)
         true_hash = self._hash_after(following, link)
         if true_hash and hash_line(relink(placed.line, last.hash)) == true_hash:
-            return _fault(placed, expected, Problem.EDITED, "its `prev` is not the hash of the line before")
-        return self._blame_last("its hash is not the one that the next line has for it")
+            return self._fault(placed, expected, Problem.EDITED, "its `prev` is not the hash of the line before")
+        return self.blame_last("its hash is not the one that the next line has for it")
 
     def _hash_after(self, following: Placed | None, link: Link) -> str:
         """Return the hash that what comes after says a line has, "" if nothing does."""
@@ -288,14 +292,14 @@ class Checker:
             found = read_link(other.line)
             if found is not None and found.seq == expected:
                 why = f"it is record {link.seq}; record {expected} stands at {other.file} line {other.number}"
-                return _fault(placed, expected, Problem.REORDERED, why)
+                return self._fault(placed, expected, Problem.REORDERED, why)
         missing = f"records {expected} to {link.seq - 1} are" if link.seq - 1 > expected else f"record {expected} is"
-        return _fault(placed, expected, Problem.DROPPED, f"{missing} missing before it")
+        return self._fault(placed, expected, Problem.DROPPED, f"{missing} missing before it")
 
     def _check_last(self) -> Fault | None:
         """The last line has nobody who speaks for its inside but itself (and the head, if it knows it)."""
         if self._last is not None and not self._is_json(self.last_placed):
-            return self._blame_last("it is no whole record")
+            return self.blame_last("it is no whole record")
         return None
 
     def judge_beginning(self) -> Report:
@@ -317,22 +321,36 @@ class Checker:
         if pruned_hash == link.prev:
             return None
         if pruned_hash is not None:
-            return _fault(
+            return self._fault(
                 placed, link.seq, Problem.EDITED, "its `prev` is not the hash of the last record that was deleted"
             )
         gap = declared_gap(placed.line, link)
         if gap is not None and gap.from_seq == 1:
             return None
         if gap is None and (stated := gap_of(placed.line)) is not None and stated.to_seq and stated.from_seq:
-            return _fault(placed, stated.to_seq + 1, Problem.EDITED, "it does not continue from the line that it names")
+            return self._fault(
+                placed, stated.to_seq + 1, Problem.EDITED, "it does not continue from the line that it names"
+            )
         last = (gap.from_seq if gap is not None else link.seq) - 1
         why = f"records 1 to {last} are missing before it, and no record says that they were deleted"
-        return _fault(placed, 1, Problem.DROPPED, why)
+        return self._fault(placed, 1, Problem.DROPPED, why)
 
-    def _blame_last(self, why: str, problem: Problem = Problem.EDITED) -> Fault:
+    def blame_last(self, why: str, problem: Problem = Problem.EDITED) -> Fault:
+        """Return the fault of the line that was taken for good last."""
         assert self._last is not None
         assert self.last_placed is not None
-        return _fault(self.last_placed, self._last.seq, problem, why)
+        return self._fault(self.last_placed, self._last.seq, problem, why)
+
+    def _fault(self, placed: Placed, seq: int, problem: Problem, message: str) -> Fault:
+        """Blame a line. One that passed until what follows it spoke against it does not count among the good ones."""
+        report, whole = self.report, self.report.lines
+        if placed is self.last_placed:
+            whole -= 1
+            before = self._before_last
+            report.last_seq, report.head_hash = (before.seq, before.hash) if before is not None else (0, GENESIS)
+        elif self._first is not None and placed is self._first[0]:
+            whole = 0
+        return Fault(placed.file, placed.number, seq, problem, message, whole)
 
     @staticmethod
     def _is_json(placed: Placed | None) -> bool:
@@ -362,27 +380,28 @@ def judge_end(checker: Checker, before: HeadState | None, after: HeadState | Non
 def _end_fault(checker: Checker, before: HeadState | None, after: HeadState | None, *, live: bool) -> Fault | None:
     report, torn, place = checker.report, checker.torn, checker.last_placed
     file, line = (place.file, place.number) if place is not None else ("", 0)
+    whole = report.lines
     if before is None and live and (after is not None or not report.lines):
         # The gateway is just starting: its head came after we looked, so it had confirmed nothing then.
         before, after = HeadState(), after or HeadState()
     if before is None or after is None:
         why = "the head file is missing or damaged, so nothing shows whether lines were cut off the end"
-        return Fault("", 0, report.last_seq + 1, Problem.HEAD_MISSING, why)
+        return Fault("", 0, report.last_seq + 1, Problem.HEAD_MISSING, why, whole)
     if report.last_seq < before.written.seq:
         missing = f"{report.last_seq + 1} to {before.written.seq}"
         if torn is not None:
             why = f"it is cut off; records {missing} are not whole"
-            return Fault(torn.file, torn.number, report.last_seq + 1, Problem.TRUNCATED, why)
-        return Fault(file, line, report.last_seq + 1, Problem.TRUNCATED, f"records {missing} are missing after it")
-    if report.last_seq > after.intended.seq:
+            return Fault(torn.file, torn.number, report.last_seq + 1, Problem.TRUNCATED, why, whole)
         return Fault(
-            file, line, report.last_seq, Problem.INSERTED, "the gateway never wrote it: the head ends before it"
+            file, line, report.last_seq + 1, Problem.TRUNCATED, f"records {missing} are missing after it", whole
         )
+    if report.last_seq > after.intended.seq:
+        return checker.blame_last("the gateway never wrote it: the head ends before it", Problem.INSERTED)
     if report.last_seq == after.intended.seq and report.head_hash != after.intended.hash:
-        return Fault(file, line, report.last_seq, Problem.EDITED, "its hash is not the one that the head has for it")
+        return checker.blame_last("its hash is not the one that the head has for it")
     if torn is not None and not live:
         why = "a crash cut it off while it was written; the next start of the gateway sets it aside and records that"
-        return Fault(torn.file, torn.number, report.last_seq + 1, Problem.TORN, why)
+        return Fault(torn.file, torn.number, report.last_seq + 1, Problem.TORN, why, whole)
     return None
 
 
@@ -390,9 +409,5 @@ def judge_anchor(report: Report, expect_hash: str) -> Report:
     """Hold the lines against a hash that was noted down elsewhere."""
     if report.fault is None and expect_hash and expect_hash != report.head_hash and not report.anchor_seq:
         why = f"no record has the hash {expect_hash[:16]}...: the journal was cut before it, or rewritten"
-        report.fault = Fault("", 0, 0, Problem.ANCHOR_MISSING, why)
+        report.fault = Fault("", 0, 0, Problem.ANCHOR_MISSING, why, report.lines)
     return report
-
-
-def _fault(placed: Placed, seq: int, problem: Problem, message: str) -> Fault:
-    return Fault(placed.file, placed.number, seq, problem, message)

@@ -16,19 +16,13 @@ from typing import Any, TypeAlias
 import click
 import msgspec
 
+from seamgate.audit.fields import SHORT, check_field
 from seamgate.audit.line import parse_time
 from seamgate.errors import AuditError
 
 Facts: TypeAlias = Mapping[str, Any]
 """A line's JSON object."""
 
-_SHORT = {
-    "guest": "guest.id",
-    "host": "request.host",
-    "method": "request.method",
-    "path": "request.path",
-    "port": "request.port",
-}
 _AGO = re.compile(r"([0-9]+)([smhd])\Z")
 _AGO_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _COLOURS = {"allow": "green", "deny": "red"}
@@ -46,9 +40,17 @@ def read_facts(line: bytes) -> Facts:
 
 def field_of(facts: Facts, name: str) -> str:
     """Return the field of this name (dotted, or one of the short names) as text, "" if it is not there."""
+    return _text_of(_value_of(facts, name))
+
+
+def _value_of(facts: Facts, name: str) -> Any:
     value: Any = facts
-    for part in _SHORT.get(name, name).split("."):
+    for part in SHORT.get(name, name).split("."):
         value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _text_of(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -80,21 +82,22 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 def _holds(facts: Facts, name: str, value: str) -> bool:
-    whole = facts.get(name)
-    return value in whole if isinstance(whole, list) else field_of(facts, name) == value
+    whole = _value_of(facts, name)
+    return value in whole if isinstance(whole, list) else _text_of(whole) == value
 
 
 def parse_fields(pairs: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return FIELD=VALUE texts as pairs.
 
     Raises:
-        AuditError: one has no "=".
+        AuditError: one has no "=", or no record has such a field or value.
     """
     parsed = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise AuditError(f"{pair!r} is not FIELD=VALUE; for example verdict=deny or request.host=api.github.com")
+        check_field(name, value)
         parsed.append((name, value))
     return tuple(parsed)
 

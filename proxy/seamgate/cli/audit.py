@@ -16,8 +16,9 @@ from seamgate.audit.config import default_path
 from seamgate.audit.line import read_link
 from seamgate.audit.reading import Follower, last_lines, read_lines, size_bytes, verify_journal
 from seamgate.audit.schema import schema_text
-from seamgate.audit.verify import Report
+from seamgate.audit.verify import Problem, Report
 from seamgate.audit.view import Filter, Tally, parse_fields, parse_moment, printable, printable_json, read_facts, render
+from seamgate.cli.commands import Group
 from seamgate.errors import AuditError
 
 # A journal of this size takes about a second to verify: from here on a person wants to see that it goes on.
@@ -50,7 +51,7 @@ def _readable() -> Iterator[None]:
         raise _CantRead(f"the journal can't be read: {error.strerror} ({error.filename})") from None
 
 
-@click.group()
+@click.group(cls=Group)
 def audit() -> None:
     """The audit log. PATH is the journal; by default $SEAMGATE_AUDIT, else the user's state directory."""
 
@@ -246,7 +247,9 @@ def _print_report(journal: Path, report: Report, lossy: bool) -> None:
     if fault is not None:
         place = f"{fault.file} line {fault.line} (record {fault.seq})" if fault.line else str(journal)
         click.echo(f"{click.style(fault.problem.upper(), fg='red', bold=True)}  {place}: {fault.message}")
-        click.echo(f"{report.lines} records before it are whole")
+        where = "up to there" if fault.problem is Problem.TRUNCATED else "before it" if fault.line else "that are there"
+        many = fault.whole != 1
+        click.echo(f"{fault.whole} record{'s' * many} {where} {'are' if many else 'is'} whole")
         return
     span = f"records {report.first_seq} to {report.last_seq}" if report.lines else "no record yet"
     verdict = click.style("INCOMPLETE", fg="red", bold=True) if lossy else click.style("OK", fg="green", bold=True)

@@ -10,6 +10,7 @@ import click
 
 from seamgate.ca.environment import client_environment, render_environment
 from seamgate.ca.store import CaMaterial, default_directory, fingerprint, init_ca, load_ca
+from seamgate.cli.commands import Group
 
 _DIRECTORY = click.option(
     "--dir",
@@ -20,7 +21,7 @@ _DIRECTORY = click.option(
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(cls=Group)
 def ca() -> None:
     """The gateway's certificate authority."""
 

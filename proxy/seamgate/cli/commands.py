@@ -15,11 +15,13 @@ from typing import IO, Any, Final, NamedTuple
 import click
 
 from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
+from seamgate.hints import did_you_mean
 
 EXIT_NO: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_MISSING: Final = 3
 _LONGEST_SHOWN = 160
+_LONGEST_HELP = 1000
 
 
 class Lazy(NamedTuple):
@@ -47,7 +49,27 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
 }
 
 
-class Commands(click.Group):
+class Group(click.Group):
+    """A group of commands: lists the whole first sentence of each, which click would cut at the line's end."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list; long sentences are wrapped."""
+        commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        if commands:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, command.get_short_help_str(_LONGEST_HELP)) for name, command in commands])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say which command was meant, where there is none of this name."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {name!r}{did_you_mean(name, known, 'there are')}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Group):
     """The top-level group: lists the table, imports what is called, translates errors."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

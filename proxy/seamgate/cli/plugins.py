@@ -11,6 +11,7 @@ import click
 import msgspec
 import uvloop
 
+from seamgate.cli.commands import Group
 from seamgate.config import BUILTIN_PLUGINS, load_config
 from seamgate.hookspecs import PROJECT
 from seamgate.registry import LoadedPlugin, available, load_plugins
@@ -19,7 +20,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _BUILTIN = {spec.name: spec.capabilities for spec in BUILTIN_PLUGINS}
 
 
-@click.group()
+@click.group(cls=Group)
 def plugins() -> None:
     """List and check plugins. Only those that seamgate.yaml names are ever loaded."""
 

@@ -17,6 +17,7 @@ from typing import Any
 import click
 import msgspec
 
+from seamgate.cli.commands import Group
 from seamgate.config import load_config
 from seamgate.document import read_text
 from seamgate.errors import ConfigError
@@ -60,7 +61,7 @@ _CONFIG = click.option(
 _FILES = click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(cls=Group)
 def policy() -> None:
     """Check, test and explain policies.
 

@@ -71,11 +71,31 @@ def test_verify_names_file_line_and_record(path: Path) -> None:
     result = _run("verify", path)
     assert result.exit_code == 1
     assert "EDITED  audit.jsonl line 4 (record 4)" in result.output
+    assert "\n3 records before it are whole\n" in result.output
     facts = json.loads(_run("verify", path, "--json").output)
     assert facts["ok"] is False
     assert {key: facts["fault"][key] for key in ("file", "line", "seq", "problem")} == {
         "file": "audit.jsonl", "line": 4, "seq": 4, "problem": "edited",
     }  # fmt: skip
+    assert (facts["fault"]["whole"], facts["last_seq"]) == (3, 3)
+
+
+def test_what_is_whole_is_counted_up_to_the_first_wrong_line(path: Path) -> None:
+    """Whether the line itself, the one after it or the head gives it away; what is left where some are gone."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    cases = {
+        b"".join([lines[0].replace(b"/0", b"/z"), *lines[1:]]): "0 records before it are whole",
+        b"".join([lines[0], lines[1].replace(b"/1", b"/z"), *lines[2:]]): "1 record before it is whole",
+        b"".join([*lines[:9], lines[9].replace(b"/9", b"/z")]): "9 records before it are whole",
+        b"".join([*lines[:4], *lines[5:]]): "4 records before it are whole",
+        b"".join([*lines[:4], lines[3], *lines[4:]]): "4 records before it are whole",
+        b"".join(lines[:7]): "7 records up to there are whole",
+    }
+    for text, said in cases.items():
+        path.write_bytes(text)
+        assert said in _run("verify", path).output.splitlines()
+    path.write_bytes(b"".join(lines))
+    assert "10 records that are there are whole" in _run("verify", path, "--expect-head", "ab" * 32).output
 
 
 def test_verify_does_not_call_a_lossy_journal_whole(path: Path) -> None:
@@ -118,6 +138,33 @@ def test_query_prints_lines_as_they_are(path: Path) -> None:
     assert _run("query", path, "--since", "2027-01-15T08:00:08Z").output.splitlines() == whole[8:]
     assert _run("query", path, "--until", "2027-01-15T08:00:02Z").output.splitlines() == whole[:2]
     assert _run("query", path, "--denied", "--limit", 1).output.splitlines() == [whole[1]]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("nosuch=1", "no record has a field 'nosuch'; `seamgate audit schema` lists all that there are"),
+        ("hots=api.example.com", "no record has a field 'hots': did you mean 'host'?"),
+        ("request.metod=GET", "no record has a field 'request.metod': did you mean 'request.method'?"),
+        ("verdict=denied", "verdict is never 'denied': did you mean 'deny'?"),
+        ("outcome=x", "outcome is never 'x': it is one of aborted, complete, denied, failed, truncated"),
+    ],
+)
+def test_a_question_that_no_record_can_answer_is_refused(path: Path, where: str, said: str) -> None:
+    """An empty answer would read as "it never happened": exit 2, and what was meant."""
+    for command in ("query", "tail"):
+        result = _run(command, path, "--where", where)
+        assert (result.exit_code, result.output) == (2, f"Error: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [("guest.labels.team=x", 0), ("gateway.facts.version=x", 0), ("guest=g-0", 4), ("status=200", 0), ("kind=gap", 0)],
+)
+def test_fields_that_records_may_have_can_be_asked_for(path: Path, where: str, count: int) -> None:
+    """Labels and facts have names of their own; what is merely absent is no mistake."""
+    result = _run("query", path, "--where", where)
+    assert (result.exit_code, len(result.output.splitlines())) == (0, count)
 
 
 def test_stats_count(path: Path) -> None:
