@@ -148,13 +148,6 @@ class Http2Sender:
         self._return_unconsumed(stream)
         self._close_if_done(stream)
 
-    def ignore(self, number: int) -> None:
-        """What else comes on a stream is read over; it is over once both sides have ended it."""
-        stream = self._streams.get(number)
-        if stream is not None:
-            stream.ignored = True
-            self._return_unconsumed(stream)
-
     def reset(self, number: int, code: int) -> bool:
         """Give a stream up at once, what is queued is lost; return whether there was one."""
         stream = self._streams.get(number)

@@ -56,7 +56,7 @@ MOST_RESETS: Final = 300
 """A session on which so many streams were given up takes no more: a guest that floods its own would make the upstream
 end the session for all (servers allow some 500 to 1,000)."""
 LINGER_S: Final = 2.0
-"""How long an upstream may take to end its side of a WebSocket's stream."""
+"""How long an upstream may take to end a WebSocket's stream."""
 _numbers = itertools.count(1)
 StreamEvent = StreamHead | StreamData | StreamEnd
 
@@ -162,7 +162,7 @@ class SessionStream:
             self.session.returned(self)
 
     def leave(self) -> None:
-        """The WebSocket that it carried is over: end the stream behind what it still has to send."""
+        """The WebSocket that it carried is over: what is queued still goes out, and the upstream may end the stream."""
         if not self.over:
             self.over = True
             self.exchange = None
@@ -267,16 +267,22 @@ class Http2Session:
         self._freed()
 
     def left(self, stream: SessionStream) -> None:
-        """A WebSocket is over: its stream has a moment to end on both sides, then it is given up."""
+        """A WebSocket is over: the upstream has a moment to read what is queued and to end the stream."""
         self.lent.discard(stream)
-        self._streams.pop(stream.number, None)
-        self.core.send_end(stream.number)
-        self.core.ignore(stream.number)
-        asyncio.get_running_loop().call_later(LINGER_S, self._give_up, stream.number)
+        asyncio.get_running_loop().call_later(LINGER_S, self._give_up, stream)
         self._freed()
 
-    def _give_up(self, number: int) -> None:
-        if self.core.reset(number, CANCEL):
+    def _read_over(self, stream: SessionStream, events: list[StreamEvent]) -> None:
+        """Nobody wants what comes on a stream but its end."""
+        for event in events:
+            if isinstance(event, StreamData):
+                self.core.consumed(stream.number, len(event.data))
+            elif isinstance(event, StreamEnd) or event.ended:
+                self._give_up(stream)
+
+    def _give_up(self, stream: SessionStream) -> None:
+        """End our side by a reset, as browsers do: servers are known to break at an end of what they have ended."""
+        if self._streams.pop(stream.number, None) is not None and self.core.reset(stream.number, CANCEL):
             self.flush_soon()
 
     def _freed(self) -> None:
@@ -350,17 +356,19 @@ class Http2Session:
 
     def deliver(self, stream: SessionStream, events: list[StreamEvent]) -> None:
         """Hand events to the exchange, behind those that are held, until it is over or its guest has enough."""
-        stream.held += events
         exchange = stream.exchange
+        if exchange is None:
+            self._read_over(stream, events)
+            return
+        stream.held += events
         try:
-            while exchange is not None and stream.held and not stream.reading_paused:
+            while stream.held and not stream.reading_paused:
                 self._hand_over(stream, exchange, stream.held.pop(0))
                 if stream.exchange is not exchange:
                     return
             if stream.responding:
                 stream.active_at = monotonic()
-            if exchange is not None:
-                exchange.on_flush()
+            exchange.on_flush()
         except SeamgateError as error:
             stream.lost(error)
         except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends the exchange and is reported
