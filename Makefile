@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-fast test-compiled compiled bench lock clean
+.PHONY: help build demo check test test-fast simulate test-compiled compiled bench lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,11 @@ test: build ## everything that CI runs
 
 test-fast: build ## the part without sockets and real clients
 	$(PYTEST) tests/unit tests/property tests/meta
+
+SEED ?= 1
+RUNS ?= 2000
+simulate: $(STAMP) ## the gateway under a virtual clock: SEED=1 RUNS=2000 random schedules of faults
+	PYTHONPATH=tests:proxy:plugins $(BIN)/python -m simulation.run --seed $(SEED) --runs $(RUNS)
 
 # The wheel as users get it: C parts and the hot path compiled. Unpacked beside the sources, not over them.
 COMPILED := build/compiled

@@ -44,7 +44,7 @@ from seamgate.entry.identity import Identities, make_guest
 from seamgate.entry.opaque import OpaqueStreams
 from seamgate.entry.socks5 import SocksEntry
 from seamgate.entry.tunnel import ConnectHandler
-from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
+from seamgate.errors import ConfigError, PrerequisiteMissing, Reason, SeamgateError
 from seamgate.flow import Guest, Isolation
 from seamgate.observe.admin import AdminServer
 from seamgate.pipeline import Pipeline
@@ -57,6 +57,7 @@ from seamgate.upstream.addresses import AddressPermit, OwnAddresses, compile_per
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.tls import UpstreamTls
+from seamgate.verdict import deny
 from seamgate.watching import FileWatch, watched_files
 
 log = structlog.get_logger("seamgate.gateway")
@@ -64,6 +65,8 @@ log = structlog.get_logger("seamgate.gateway")
 FLUSH_AFTER_S = 0.02
 """How long terminal records may wait in memory for company; a write-ahead record takes them along at once."""
 SWEEP_EVERY_S = 1.0
+_TURNS_TO_END = 100
+"""How many turns of the loop a connection that was aborted may take to say so; it takes two or three."""
 BACKLOG = 1024
 WRITE_HIGH_BYTES = 256 * 1024
 
@@ -484,12 +487,23 @@ class Gateway:
         try:
             async with asyncio.timeout(grace_s):
                 await self.seam.quiet()
+                while self.connections.flushing:  # noqa: ASYNC110 - nobody tells, and this is the end
+                    await asyncio.sleep(FLUSH_AFTER_S)
         except TimeoutError:
-            log.warning("requests were cut at stop", count=self.seam.active)
+            log.warning("guests were cut at stop", requests=self.seam.active, connections=len(self.connections.all))
+        # By themselves, not with their connections: a guest that reads nothing would keep them past the journal's end,
+        # and one that reads would take a closed connection for the end of an answer that only that ends.
+        for exchange in list(self.seam.under_way):
+            exchange.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
         self.connections.close()
         if self._socks is not None:
             self._socks.close()
         await asyncio.sleep(0)
+        self.connections.abort()
+        for _ in range(_TURNS_TO_END):
+            if not self.connections.all:
+                break
+            await asyncio.sleep(0)
         self._tell("stop")
         self._close()
 
