@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-fast simulate test-compiled compiled bench lock clean
+.PHONY: help build demo check test test-fast simulate test-compiled compiled bench bench-dns lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ test-compiled: compiled ## the data plane's tests again, against the wheel
 
 bench: compiled ## speed beside the peers, paired in one run
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/run.py
+
+bench-dns: compiled ## the name service beside dnsmasq and unbound, with dnsperf
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/dns_bench.py
 
 lock: ## update requirements.lock to what pyproject.toml permits
 	$(BIN)/python -m pip install --quiet uv

@@ -27,6 +27,7 @@ from seamgate.ca.leaf import CertificateAuthority, load_authority
 from seamgate.config import (
     BaseUrlEntry,
     Config,
+    DnsEntry,
     Entries,
     ProxyEntry,
     Socks5Entry,
@@ -39,6 +40,9 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.descriptors import fit_connections
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.connections import Connections
+from seamgate.entry.dns_entry import NameService
+from seamgate.entry.dns_listener import DnsListener
+from seamgate.entry.dns_service import DENIED_CODES
 from seamgate.entry.http1_guest import Http1Guest, OnConnect
 from seamgate.entry.identity import Identities, make_guest
 from seamgate.entry.opaque import OpaqueStreams
@@ -55,6 +59,7 @@ from seamgate.seam import IsBound, Recorder, Seam
 from seamgate.streams import as_protocol
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses, compile_permit
 from seamgate.upstream.connect import Connector
+from seamgate.upstream.forwarder import Forwarder
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.tls import UpstreamTls
 from seamgate.verdict import deny
@@ -101,6 +106,7 @@ class Prepared(msgspec.Struct, frozen=True):
     permit: AddressPermit
     tls: UpstreamTls
     is_bound: IsBound
+    forwarder: Forwarder
 
 
 class Gateway:
@@ -123,6 +129,7 @@ class Gateway:
         self._journal_was_healthy = True
         self._own = OwnAddresses(())
         self._socks: SocksEntry | None = None
+        self._dns: DnsListener | None = None
         self._connector: Connector
         self._admin: AdminServer | None = None
         self._started_with = config
@@ -242,6 +249,8 @@ class Gateway:
         if entries.socks5 is not None:
             self._socks = self._socks5(entries.socks5)
             await self._listen("socks5", entries.socks5.listen, self._socks.accept)
+        if entries.dns is not None:
+            await self._listen_dns(entries.dns)
 
     async def _listen(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         try:
@@ -252,6 +261,19 @@ class Gateway:
             ) from error
         self._servers.append(server)
         self._bound(entry, server.sockets[0].getsockname())
+
+    async def _listen_dns(self, entry: DnsEntry) -> None:
+        guest = make_guest(entry.guest, self.config.guests[entry.guest], Isolation.PROXY)
+        denied, forwarder = DENIED_CODES[entry.denied_names], Forwarder(self.config.dns)
+        service = NameService(self.seam, guest, forwarder, denied=denied, queries_per_s=entry.queries_per_s)
+        self._dns = DnsListener(service)
+        try:
+            await self._dns.open(*split_listen(entry.listen))
+        except OSError as error:
+            raise PrerequisiteMissing(
+                f"the entry dns can't listen on {entry.listen}: {error.strerror or error}; choose another port"
+            ) from error
+        self._bound("dns", self._dns.address)
 
     def _bound(self, entry: str, name: tuple[Any, ...]) -> None:
         """An entry listens here: no guest may be carried to it."""
@@ -408,6 +430,7 @@ class Gateway:
             compile_permit(config.permit_addresses),
             UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn),
             bound_by(config.credentials),
+            Forwarder(config.dns),
         )
 
     def take_over(self, new: Prepared) -> ReloadReport:
@@ -418,6 +441,8 @@ class Gateway:
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn
         self._connector.replace_tls(new.tls)
+        if self._dns is not None:
+            self._dns.service.forwarder = new.forwarder
         self.config = config
         self._watch = self._watch_files()
         seam.pool.retire(generation)
@@ -498,6 +523,8 @@ class Gateway:
         self.connections.close()
         if self._socks is not None:
             self._socks.close()
+        if self._dns is not None:
+            self._dns.close()
         await asyncio.sleep(0)
         self.connections.abort()
         for _ in range(_TURNS_TO_END):
@@ -510,6 +537,8 @@ class Gateway:
     def _close(self) -> None:
         for server in self._servers:
             server.close()
+        if self._dns is not None:
+            self._dns.close()
         if self._admin is not None:
             self._admin.close()
         for timer in (self._sweeper, self._flusher):
