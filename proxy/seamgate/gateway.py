@@ -232,6 +232,7 @@ class Gateway:
         )
         seam.guest_alpn = config.http2.guest_alpn
         seam.connector = connector
+        connector.budget = seam.held
         return seam
 
     async def _get_ready(self) -> None:

@@ -34,6 +34,7 @@ from seamgate.errors import (
 from seamgate.exchange import Exchange, Stage
 from seamgate.filters import open_response_filters
 from seamgate.flow import Direction, Headers, Request, Response
+from seamgate.holding import Holding
 from seamgate.protocol.heads import ResponseHead
 from seamgate.protocol.websocket import (
     Close,
@@ -58,16 +59,18 @@ CLOSE_TIMEOUT_S: Final = 10.0
 """How long one side may take to answer the other's Close."""
 _FLUSH_BYTES: Final = 65536
 """What is queued towards one side before it is asked whether it takes more."""
+_UNCOUNTED_BYTES: Final = 65536
+"""What a WebSocket may hold without that being counted: as much as a connection has in buffers anyhow."""
 
 
 class WebSocketExchange(Exchange):
     """One request that asks to become a WebSocket, and what becomes of it."""
 
     __slots__ = (
-        "_active_at", "_close_code", "_closing", "_error_code", "_from_guest", "_from_guest_bytes", "_from_upstream",
-        "_from_upstream_bytes", "_gate", "_guest_closed", "_guest_reader", "_guest_stuck", "_guest_writer", "_key",
-        "_offer", "_protocols_sent", "_socket", "_timer", "_told_guest", "_told_upstream", "_upstream_closed",
-        "_upstream_reader", "_upstream_stuck", "_upstream_writer",
+        "_active_at", "_close_code", "_closing", "_down_bytes", "_error_code", "_from_guest", "_from_guest_bytes",
+        "_from_upstream", "_from_upstream_bytes", "_gate", "_guest_closed", "_guest_reader", "_guest_stuck",
+        "_guest_writer", "_holding", "_key", "_offer", "_protocols_sent", "_socket", "_timer", "_told_guest",
+        "_told_upstream", "_up_bytes", "_upstream_closed", "_upstream_reader", "_upstream_stuck", "_upstream_writer",
     )  # fmt: skip
 
     def __init__(self, seam: Seam, guest_side: WebSocketGuest, request: Request, *, entry: str, offer: Offer) -> None:
@@ -89,6 +92,8 @@ class WebSocketExchange(Exchange):
         self._upstream_stuck = False
         self._from_guest = self._from_upstream = 0
         self._from_guest_bytes = self._from_upstream_bytes = 0
+        self._holding = Holding(seam.held, request.guest.id)
+        self._up_bytes = self._down_bytes = 0
         self._close_code = 0
         self._error_code = 0
         self._active_at = monotonic()
@@ -283,6 +288,7 @@ class WebSocketExchange(Exchange):
                 queued_bytes = 0
                 self.flush_upstream()
         self.flush_upstream()
+        self._count()
 
     def _read_upstream(self) -> None:
         """Pass on what is whole, as long as the guest takes it."""
@@ -299,6 +305,23 @@ class WebSocketExchange(Exchange):
                 queued_bytes = 0
                 self._guest.flush()
         self._guest.flush()
+        self._count()
+
+    def _count(self) -> None:
+        """Count what waits: messages that are not whole, and what a side that takes no more has not taken.
+
+        Raises:
+            SeamgateError: it is more than may be in memory.
+        """
+        if self._stage is not Stage.RESPONDING:
+            return
+        self._up_bytes = self._up_bytes if self._upstream_stuck else 0
+        self._down_bytes = self._down_bytes if self._guest_stuck else 0
+        held = self._guest_reader.held_bytes + self._upstream_reader.held_bytes + self._up_bytes + self._down_bytes
+        if held <= _UNCOUNTED_BYTES:
+            held = 0
+        if held != self._holding.size_bytes:
+            self._holding.say(held)
 
     def _pass_up(self, event: Event) -> int:
         """Pass one event of the guest on to the upstream; return how many bytes that queued."""
@@ -317,6 +340,7 @@ class WebSocketExchange(Exchange):
             written = writer.ping(payload) if isinstance(event, Ping) else writer.pong(payload)
         if not self._told_upstream and self._session is not None:  # after a Close nothing is sent
             self._session.send_data(written)
+            self._up_bytes += len(written)
         return len(written)
 
     def _pass_down(self, event: Event) -> int:
@@ -337,6 +361,7 @@ class WebSocketExchange(Exchange):
             written = writer.ping(payload) if isinstance(event, Ping) else writer.pong(payload)
         if not self._told_guest:
             self._guest.send_data(written)
+            self._down_bytes += len(written)
         return len(written)
 
     # -- closing -----------------------------------------------------------------------------------------------------
@@ -477,6 +502,7 @@ class WebSocketExchange(Exchange):
             if timer is not None:
                 timer.cancel()
         self._timer = self._closing = None
+        self._holding.close()
         session = self._session
         if self._gate is not None and session is not None:
             self._session = None

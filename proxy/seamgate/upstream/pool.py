@@ -414,7 +414,7 @@ class SessionPool:
                 if session.exchange is not None and not session.reading_paused:
                     session.timed_out(UpstreamTimeout(f"silent for {self._response_timeout_s:g} s"))
             for shared in list(bucket.shared):
-                shared.sweep(now, self._response_timeout_s)
+                shared.sweep(now, self._response_timeout_s, self._config.ping_s)
                 old = now - shared.opened_at > self._config.max_age_s
                 if not shared.lent and (old or now - shared.active_at > self._config.idle_timeout_s):
                     shared.close()
