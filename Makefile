@@ -20,8 +20,9 @@ $(STAMP): requirements.lock pyproject.toml hatch_build.py
 	@touch $@
 
 include vmm/build.mk
+include proxy/build.mk
 
-build: $(STAMP) kvm-build ## the virtual environment and the C parts
+build: $(STAMP) kvm-build native-build ## the virtual environment and the C parts
 
 demo: $(STAMP) ## the whole story on this machine, no configuration, no internet
 	@$(BIN)/seamgate demo
@@ -45,7 +46,7 @@ simulate: $(STAMP) ## the gateway under a virtual clock: SEED=1 RUNS=2000 random
 
 # The wheel as users get it: C parts and the hot path compiled. Unpacked beside the sources, not over them.
 COMPILED := build/compiled
-$(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/seamgate/*.py proxy/seamgate/*/*.py plugins/seamgate_plugins/*.py)
+$(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/native/*) $(wildcard proxy/seamgate/*.py proxy/seamgate/*/*.py plugins/seamgate_plugins/*.py)
 	rm -rf $(COMPILED) build/wheel
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) build/wheel/seamgate-*.whl
