@@ -5,7 +5,7 @@ two parsers could read differently is refused, because what policy saw has to be
 
 Why a parser of our own: the strict check of a head (which bytes, which line ends) and the split of its lines are one
 pass in C (`protocol.fields`); a lenient parser behind the same check would read everything twice and could still
-disagree with it. h11 is the oracle: a property test holds both to the same verdicts and bytes wherever h11 is as strict.
+disagree with it. h11 is the oracle: a property test holds both to the same verdicts and bytes where h11 is as strict.
 
 Stricter than RFC 9112 (where it says "may"): no bare LF, no obs-fold, no space before the colon, no white space or
 empty line before the request line, at most one Content-Length and one Host, no Content-Length beside
