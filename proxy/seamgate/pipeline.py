@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -46,7 +46,7 @@ DEFAULT_BUDGET_S = 0.25
 """Wall time that one synchronous hook call may take: some 1,000 times what the built-in ones do, so that only a hang
 or an accidental scan trips it, and short enough that other guests are not starved."""
 
-_OUTCOMES = {Effect.DENY: "deny", Effect.DEFER: "defer", Effect.ALLOW: "allow"}
+_ALLOW: Final = Effect.ALLOW
 
 
 class PluginStats:
@@ -389,9 +389,13 @@ class Pipeline:
 
 
 def _outcome(verdict: Verdict) -> str:
+    if verdict.effect is _ALLOW:
+        return "allow"
+    if verdict.effect is Effect.DEFER:
+        return "defer"
     if verdict.reason is Reason.PLUGIN_FAILED:
         return "failed"
-    return "overrun" if verdict.reason is Reason.PLUGIN_OVERRUN else _OUTCOMES[verdict.effect]
+    return "overrun" if verdict.reason is Reason.PLUGIN_OVERRUN else "deny"
 
 
 def _overrun(call: _Call, spent_ns: int) -> Verdict:

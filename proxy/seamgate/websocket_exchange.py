@@ -31,7 +31,7 @@ from seamgate.errors import (
     UpstreamProtocolError,
     UpstreamTimeout,
 )
-from seamgate.exchange import Exchange, Stage
+from seamgate.exchange import Exchange
 from seamgate.filters import open_response_filters
 from seamgate.flow import Direction, Headers, Request, Response
 from seamgate.holding import Holding
@@ -50,6 +50,7 @@ from seamgate.protocol.websocket import (
 from seamgate.protocol.websocket_handshake import Offer, check_accept, new_key, request_headers, response_headers
 from seamgate.seam import Seam
 from seamgate.sides import WebSocketGuest
+from seamgate.stage import DONE, RESPONDING
 from seamgate.upstream.session import Session
 from seamgate.upstream.session2 import Http2Session, SessionStream
 from seamgate.verdict import Verdict, deny
@@ -212,7 +213,7 @@ class WebSocketExchange(Exchange):
             self.refuse(denial)
             return
         self._upload.forget()
-        self._stage = Stage.RESPONDING
+        self._stage = RESPONDING
         self._status = 101
         self._first_byte_ms = (monotonic() - self._started) * 1000
         self._gate = MessageGate(self._seam, self._pipeline, self.request, response, self._verdict, self._supplies)
@@ -256,7 +257,7 @@ class WebSocketExchange(Exchange):
 
     def on_guest_data(self, data: bytes) -> None:
         """Bytes of the guest's frames."""
-        if self._stage is Stage.DONE:
+        if self._stage == DONE:
             self._await_close(data)
             return
         self._active_at = monotonic()
@@ -265,7 +266,7 @@ class WebSocketExchange(Exchange):
 
     def on_upstream_data(self, data: bytes) -> None:
         """Bytes of the upstream's frames."""
-        if self._stage is not Stage.DONE:
+        if self._stage != DONE:
             self._active_at = monotonic()
             self._upstream_reader.feed(data)
             self.guarded(self._read_upstream)
@@ -273,7 +274,7 @@ class WebSocketExchange(Exchange):
     def _read_guest(self) -> None:
         """Pass on what is whole, as long as the upstream takes it."""
         queued_bytes = 0
-        while self._stage is Stage.RESPONDING and not self._upstream_stuck:
+        while self._stage == RESPONDING and not self._upstream_stuck:
             try:
                 event = self._guest_reader.next_event()
             except FrameError as error:
@@ -293,7 +294,7 @@ class WebSocketExchange(Exchange):
     def _read_upstream(self) -> None:
         """Pass on what is whole, as long as the guest takes it."""
         queued_bytes = 0
-        while self._stage is Stage.RESPONDING and not self._guest_stuck:
+        while self._stage == RESPONDING and not self._guest_stuck:
             try:
                 event = self._upstream_reader.next_event()
             except FrameError as error:
@@ -400,7 +401,7 @@ class WebSocketExchange(Exchange):
     def _close_late(self) -> None:
         """One side has closed and the other does not answer: that is no reason to stay."""
         self._closing = None
-        if self._stage is not Stage.DONE:
+        if self._stage != DONE:
             self.guarded(self._close_now)
 
     def _close_now(self) -> None:
@@ -431,13 +432,13 @@ class WebSocketExchange(Exchange):
         """The guest takes no more, or takes more again: so does the upstream's reading."""
         self._guest_stuck = not writable
         super().guest_writable(writable)
-        if writable and self._gate is not None and self._stage is Stage.RESPONDING:
+        if writable and self._gate is not None and self._stage == RESPONDING:
             self.guarded(self._read_upstream)
 
     def upstream_writable(self, writable: bool) -> None:
         """The upstream takes no more, or takes more again: so does the guest's reading."""
         self._upstream_stuck = not writable
-        if self._gate is None or self._stage is not Stage.RESPONDING:
+        if self._gate is None or self._stage != RESPONDING:
             return
         if writable:
             self._guest.resume_body()
@@ -457,7 +458,7 @@ class WebSocketExchange(Exchange):
         if gate is None:
             super().refuse(verdict)
             return
-        if self._stage is Stage.DONE:
+        if self._stage == DONE:
             return
         self._ending = verdict
         self._steps += gate.steps
@@ -470,7 +471,7 @@ class WebSocketExchange(Exchange):
 
     def on_guest_gone(self) -> None:
         """The guest closed its connection: after the upstream's Close that is an end, else it broke off."""
-        if self._gate is None or self._stage is Stage.DONE:
+        if self._gate is None or self._stage == DONE:
             super().on_guest_gone()
             return
         self._guest_closed = self._told_guest = True
@@ -482,7 +483,7 @@ class WebSocketExchange(Exchange):
 
     def on_session_lost(self, error: SeamgateError) -> None:
         """The session is over: after a Close of either side that is an end, else the upstream broke off."""
-        if self._gate is None or self._stage is Stage.DONE:
+        if self._gate is None or self._stage == DONE:
             super().on_session_lost(error)
             return
         session, self._session = self._session, None

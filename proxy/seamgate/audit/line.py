@@ -16,7 +16,16 @@ from hashlib import sha256
 import msgspec
 
 from seamgate.audit.link import Link
-from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause, with_short_messages
+from seamgate.audit.record import (
+    LONGEST_MESSAGE,
+    SCHEMA,
+    AuditGap,
+    AuditKind,
+    AuditLine,
+    AuditRecord,
+    GapCause,
+    with_short_messages,
+)
 from seamgate.errors import AuditError
 
 GENESIS = "0" * 64
@@ -43,7 +52,8 @@ class LineEncoder:
 
     def encode(self, record: AuditRecord, seq: int, prev: str) -> bytes:
         """Return the record's line, line feed included; messages are cut to a bounded length."""
-        record = with_short_messages(record)
+        if len(record.message) > LONGEST_MESSAGE or len(record.would_deny) > LONGEST_MESSAGE:
+            record = with_short_messages(record)
         try:
             body = self._encode(record)
         except UnicodeEncodeError:
