@@ -10,7 +10,7 @@ NATIVE_SOURCES = $(wildcard proxy/native/*.c)
 native-build: proxy/seamgate/_native.so
 
 proxy/seamgate/_native.so: $(NATIVE_SOURCES) proxy/native/native.h
-	$(NATIVE_CC) $(NATIVE_CFLAGS) -I$(NATIVE_INCLUDE) -shared -Wl,-z,relro,-z,now -o $@ $(NATIVE_SOURCES)
+	$(NATIVE_CC) $(NATIVE_CFLAGS) -I$(NATIVE_INCLUDE) -shared -Wl,-z,relro,-z,now -o $@ $(NATIVE_SOURCES) -ldl
 
 native-clean:
 	rm -f proxy/seamgate/_native.so

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seamgate._native import Fields, Needles
+from seamgate.audit import layout
+from seamgate.audit.line import LineEncoder, decode_line, hash_line
+from seamgate.audit.record import (
+    AuditBytes,
+    AuditGap,
+    AuditGateway,
+    AuditGuest,
+    AuditKind,
+    AuditLine,
+    AuditRecord,
+    AuditRequest,
+    AuditUpstream,
+    AuditWebSocket,
+    Decision,
+    GapCause,
+    Outcome,
+)
 from seamgate.credentials.needles import Needles as UsedNeedles
 from seamgate.credentials.needles import PythonNeedles
-from seamgate.errors import GuestProtocolError, PluginError
+from seamgate.errors import GuestProtocolError, PluginError, Reason
+from seamgate.flow import Isolation, Step
 from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, field_problem
 from seamgate.protocol import fields as used
 
@@ -113,3 +134,86 @@ def test_bad_needles_are_refused(given: list[bytes]) -> None:
     """A needle that is empty, which would be everywhere, or that is no bytes is an error."""
     with pytest.raises(ValueError, match="needle"):
         Needles(given)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+NUMBERS = st.floats(0, 1e9) | st.sampled_from([0.0, 0.0004, 0.0005, 0.9996, 1.0, 1e15])
+STEPS = st.builds(Step, TEXTS, TEXTS, NUMBERS, TEXTS)
+LABELS = st.dictionaries(TEXTS, TEXTS, max_size=3)
+NAMES_OF_QUERY = st.lists(TEXTS, max_size=3).map(tuple)
+ASKED = st.builds(AuditRequest, TEXTS, TEXTS, TEXTS, st.integers(0, 65535), TEXTS, NAMES_OF_QUERY, TEXTS)
+RECORDS = st.builds(
+    AuditRecord,
+    time=st.floats(0, 4e9),
+    kind=st.sampled_from(AuditKind),
+    id=TEXTS,
+    guest=st.none() | st.builds(AuditGuest, TEXTS, LABELS, st.sampled_from(Isolation)),
+    entry=TEXTS,
+    request=st.none() | ASKED,
+    verdict=st.none() | st.sampled_from(Decision),
+    reason=st.none() | st.sampled_from(Reason),
+    message=TEXTS,
+    credentials=st.lists(TEXTS, max_size=2).map(tuple),
+    upstream=st.none() | st.builds(AuditUpstream, TEXTS, TEXTS, st.booleans()),
+    status=st.integers(0, 599),
+    bytes=st.none() | st.builds(AuditBytes, st.integers(0, 2**63 - 1), st.integers(0, 2**40)),
+    duration_ms=st.none() | NUMBERS,
+    first_byte_ms=st.none() | NUMBERS,
+    outcome=st.none() | st.sampled_from(Outcome),
+    steps=st.lists(STEPS, max_size=3).map(tuple),
+    generation=st.integers(0, 2**40),
+    gateway=st.none() | st.builds(AuditGateway, st.just("start"), st.dictionaries(TEXTS, TEXTS, max_size=2)),
+    gap=st.none() | st.builds(AuditGap, st.sampled_from(GapCause), TEXTS, st.integers(0, 9)),
+    websocket=st.none() | st.builds(AuditWebSocket, st.integers(0, 9), st.integers(0, 9), st.integers(0, 4999)),
+)  # fmt: skip
+LINES_IN_C = layout.native_lines()
+
+
+@given(record=RECORDS, seq=st.integers(1, 2**62))
+def test_records_are_written_alike(record: AuditRecord, seq: int) -> None:
+    """C writes each record, and what it writes says the same as what msgspec writes, to a thousandth."""
+    encoder = LineEncoder()
+    line = encoder.encode(record, seq, "0" * 64)
+    assert LINES_IN_C is not None
+    assert LINES_IN_C.encode(seq, "0" * 64, b"", b"", record) is not None
+    there, here = decode_line(line), decode_line(encoder.encode_in_python(record, seq, "0" * 64))
+    assert rounded_times(there) == pytest.approx(rounded_times(here), rel=1e-12, abs=0.0011)
+    assert without_times(there) == without_times(here)
+
+
+def rounded_times(line: AuditLine) -> list[float]:
+    """The numbers of a line that have a fraction."""
+    return [line.duration_ms or 0.0, line.first_byte_ms or 0.0, *[step.duration_us for step in line.steps]]
+
+
+def without_times(line: AuditLine) -> AuditLine:
+    """The line without them; whether one is there stays."""
+    steps = tuple([msgspec.structs.replace(step, duration_us=0.0) for step in line.steps])
+    had = (line.duration_ms is None, line.first_byte_ms is None)
+    return msgspec.structs.replace(
+        line, duration_ms=None, first_byte_ms=None, steps=steps, message=f"{line.message}{had}"
+    )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        AuditRecord(0.0, AuditKind.REQUEST, id="\ud800"),
+        AuditRecord(0.0, AuditKind.REQUEST, duration_ms=float("inf")),
+        AuditRecord(0.0, AuditKind.REQUEST, generation=2**70),
+    ],
+    ids=["surrogate", "infinite", "huge"],
+)
+def test_what_c_does_not_know_is_written_all_the_same(record: AuditRecord) -> None:
+    """A record is never lost because C does not know something in it."""
+    assert LINES_IN_C is not None
+    assert LINES_IN_C.encode(1, "", b"", b"", record) is None
+    assert LineEncoder().encode(record, 1, "0" * 64).endswith(b"}\n")
+
+
+@given(st.binary(max_size=5000))
+def test_lines_are_hashed_alike(line: bytes) -> None:
+    """The chain's hash is SHA-256 as hashlib knows it."""
+    hashed = layout.native_sha256_hex()
+    assert hashed is not None
+    assert hash_line(line) == hashed(line) == sha256(line).hexdigest()

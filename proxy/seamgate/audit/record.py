@@ -332,6 +332,20 @@ def refused_part(method: str, target: Target | None) -> AuditRequest:
     return AuditRequest(method, target.scheme, target.host, target.port)
 
 
+def rounded(record: AuditRecord) -> AuditRecord:
+    """Return the record with its times cut to three decimals."""
+    return msgspec.structs.replace(
+        record,
+        duration_ms=_rounded(record.duration_ms),
+        first_byte_ms=_rounded(record.first_byte_ms),
+        steps=tuple([msgspec.structs.replace(step, duration_us=round(step.duration_us, 3)) for step in record.steps]),
+    )
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
+
+
 def connect_part(target: Target) -> AuditRequest:
     """Return the request's part of a record about a tunnel to this target."""
     return AuditRequest("CONNECT", target.scheme, target.host, target.port)
