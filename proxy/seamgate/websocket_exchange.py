@@ -314,7 +314,7 @@ class WebSocketExchange(Exchange):
         Raises:
             SeamgateError: it is more than may be in memory.
         """
-        if self._stage is not Stage.RESPONDING:
+        if self._stage != RESPONDING:
             return
         self._up_bytes = self._up_bytes if self._upstream_stuck else 0
         self._down_bytes = self._down_bytes if self._guest_stuck else 0
