@@ -100,7 +100,7 @@ class DnsCache:
                 entry.used = True
                 if entry.resolution is None:
                     self.negative += 1
-                    raise _failure(entry.answer)
+                    raise ResolveFailed(entry.answer.message)
                 self.hits += 1
                 if now >= entry.prefetch_at:
                     self._prefetch(name, entry)
@@ -123,7 +123,7 @@ class DnsCache:
         """Wait for a shared query; shielded, so that a waiter that goes away takes nobody with it."""
         answer = await asyncio.shield(future)
         if answer.outcome is not Outcome.ADDRESSES:
-            raise _failure(answer)
+            raise ResolveFailed(answer.message)
         return Resolution(answer.name, answer.addresses, self._clock() + answer.ttl_s)
 
     def _ask(self, name: str) -> asyncio.Future[Answer]:
@@ -180,12 +180,6 @@ class DnsCache:
         if worthwhile and name not in self._pending and len(self._pending) < self._config.max_lookups:
             self.prefetched += 1
             self._ask(name)
-
-
-def _failure(answer: Answer) -> ResolveFailed:
-    """Return the error of an answer without addresses."""
-    known = {Outcome.NO_SUCH_NAME: False, Outcome.NO_ADDRESS: True}
-    return ResolveFailed(answer.message, exists=known.get(answer.outcome))
 
 
 class _Metrics(Collector):

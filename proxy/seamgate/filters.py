@@ -139,8 +139,7 @@ def open_filters(
         UndecodableError: the content coding is not known.
         PluginError: an inspector failed.
     """
-    coding = None if bodiless else join_header(headers, b"content-encoding")
-    decoder = None if coding is None else open_decoder(coding)
+    decoder = None if bodiless else open_decoder(join_header(headers, b"content-encoding"))
     filters = Filters(opened, decoder, budget_s)
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)

@@ -524,9 +524,12 @@ static int detach_ring(struct machine *m)
 
 /* Returns 0 after bringing memory back to the template and detaching the ring: for the next tenant. Only pages that the
  * last tenant wrote are dropped: what it merely read stays mapped, which is what makes a machine warm. The processor is
- * set by machine_load(), which replaces every register. Slots that were added stay, emptied. */
+ * set by machine_load(), which replaces every register. Slots that were added stay, emptied. A machine that was brought
+ * back and not used since is left as it is: so the work can be done before a guest waits for it. */
 int machine_reset(struct machine *m)
 {
+    if (m->clean)
+        return 0;
     if (settle(m) || !m->template_bytes || m->building)
         return -1;
     if (private_pages(m, true, drop_run, m) || refill_hot(m)) {
@@ -543,7 +546,8 @@ int machine_reset(struct machine *m)
     m->interrupting = false;
     if (m->has_ring && detach_ring(m))
         return -1;
-    return set_xcr0(m) || set_msrs(m) ? -1 : 0;
+    m->clean = !set_xcr0(m) && !set_msrs(m);
+    return m->clean ? 0 : -1;
 }
 
 /* Returns 0 with the first instruction set to the shim's start. */
@@ -568,6 +572,7 @@ int machine_reserve_ring(struct machine *m)
 /* Returns 0 with the ring mapped into the guest, and its doorbell wired to `doorbell` (which is duplicated). */
 int machine_attach_ring(struct machine *m, int fd, int doorbell)
 {
+    m->clean = false;
     if (m->has_ring) {
         errno = EBUSY;
         return -1;
@@ -713,6 +718,7 @@ enum run_exit machine_run(struct machine *m, u64 slice_ns, u64 tick_ns)
     }
     clock_gettime(CLOCK_MONOTONIC, &t);
     u64 before = thread_cpu_ns();
+    m->clean = false;
     m->runs++;
     kicked = m->run;
     if (arm(tick_ns < slice_ns ? tick_ns : slice_ns, tick_ns)) {
@@ -801,6 +807,7 @@ int machine_load(struct machine *m, const struct machine_state *state)
         errno = EINVAL;
         return -1;
     }
+    m->clean = false;
     if (set_sregs(m, 0) || clean_fpu(m))
         return -1;
     return ioctl(m->vcpu, KVM_SET_REGS, &regs);

@@ -54,6 +54,7 @@ struct machine {
     u32 signals[HOST_SIGNALS]; /* how often each was sent */
     u32 input_seq;            /* how often standard input was announced */
     bool interrupting;        /* make the guest look, even if it has one thread only */
+    bool clean;               /* nothing was written or run since machine_reset() */
     u64 cpu_ns;               /* CPU time of the guest so far */
     u64 runs;
     u32 exit_reason;

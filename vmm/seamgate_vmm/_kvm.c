@@ -137,7 +137,8 @@ static PyObject *Machine_write(MachineObject *self, PyObject *args)
     u8 *at = NULL;
     if (usable(self)) {
         at = any ? machine_at(&self->m, address, (u64)data.len) : machine_user_at(&self->m, address, (u64)data.len);
-        if (at) /* SAFE: checked against the machine's memory one line above. */
+        self->m.clean = false;
+        if (at) /* SAFE: checked against the machine's memory above. */
             memcpy(at, data.buf, (size_t)data.len);
         else
             out_of_bounds(address, (u64)data.len);
@@ -212,6 +213,7 @@ static PyObject *Machine_set_params(MachineObject *self, PyObject *args)
     self->mono_ns = mono;
     /* SAFE: GA_PARAMS lies below the 4 MiB that every machine has at least. */
     memcpy(self->m.memory + GA_PARAMS, &p, sizeof p);
+    self->m.clean = false;
     Py_RETURN_NONE;
 }
 

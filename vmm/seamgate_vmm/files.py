@@ -219,7 +219,8 @@ class FileService:
 
     def _do_fstat(self, handle: int, out: int, *_: int) -> int:
         opened = self._handle(handle)
-        status = os.fstat(opened.fd) if opened.fd >= 0 else self._view.stat(opened.found, follow=True)
+        is_real = opened.fd >= 0 and opened.found.made_up is None  # what is made up looks the same open and by its name
+        status = os.fstat(opened.fd) if is_real else self._view.stat(opened.found, follow=True)
         return self._put_status(out, status)
 
     def _do_access(self, directory: int, path: int, length: int, mode: int, *_: int) -> int:

@@ -15,7 +15,6 @@ import itertools
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -33,15 +32,16 @@ from seamgate_vmm.host import Host, open_host
 from seamgate_vmm.image import Mount, View
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.snapshot import Loaded, load
+from seamgate_vmm.spares import Scratch, Spares
 from seamgate_vmm.standard_input import PipeInput
-from seamgate_vmm.template import Job, rehearse, restore, view_of
+from seamgate_vmm.template import Job, restore, view_of
 
 _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
 _CHECK_S = 0.5
 _NICE = 5  # a hundred workers must not starve the one gateway that all their guests wait for
 _MESSAGES_PER_TURN = 64
-_SCRATCH = "/tmp"  # noqa: S108 - where a guest sees its scratch folder
+_BREATH_S = 0.02  # so long nothing happens before machines are tidied: a start must not wait for that
 _START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr; and stdin, if it has one
 
 
@@ -53,7 +53,7 @@ class _Slot:
     guest: Guest
     wake: int
     console: tuple[int, int]
-    scratch: Path
+    scratch: Scratch
     reported: bool = False
     blocked_fd: int = -1
     input: PipeInput | None = None
@@ -68,14 +68,12 @@ class Worker:
         self._host = host
         self._loaded = loaded
         self._channel = channel
-        self._view = view
-        self._scratch_root = scratch_root
+        self._spares = Spares(host, loaded, view, scratch_root)
         self._slots: dict[int, _Slot] = {}
         self._by_fd: dict[int, _Slot] = {}
         self._ready: deque[_Slot] = deque()
         self._timers: list[tuple[float, int, _Slot]] = []
         self._order = itertools.count()
-        self._spare: list[Guest] = []
         self._to_warm = 0
         self._poll = select.epoll()
         self._poll.register(channel.fileno(), select.EPOLLIN)
@@ -92,7 +90,8 @@ class Worker:
                 self._remove(slot)
 
     def _turn(self) -> None:
-        for fd, _ in self._poll.poll(self._timeout()):
+        happened = self._poll.poll(self._timeout())
+        for fd, _ in happened:
             if fd == self._channel.fileno():
                 self._messages()
             else:
@@ -105,6 +104,8 @@ class Worker:
             self._check_all()
         if self._ready:
             self._step(self._ready.popleft())
+        elif self._spares.untidy and not happened:
+            self._spares.tidy()
         elif self._to_warm:
             self._warm_one()
 
@@ -112,17 +113,19 @@ class Worker:
         """Make one machine warm; the guests that run come first."""
         self._to_warm -= 1
         try:
-            self._spare.append(rehearse(self._host, self._loaded, self._view, self._limits))
+            self._spares.warm(self._limits)
         except (OSError, VmmError) as error:
             self._to_warm = 0
-            self._channel.send({"op": "warm", "guest": 0, "count": len(self._spare), "error": str(error)})
+            self._channel.send({"op": "warm", "guest": 0, "count": self._spares.count, "error": str(error)})
             return
         if not self._to_warm:
-            self._channel.send({"op": "warm", "guest": 0, "count": len(self._spare)})
+            self._channel.send({"op": "warm", "guest": 0, "count": self._spares.count})
 
     def _timeout(self) -> float:
         if self._ready or self._to_warm:
             return 0.0
+        if self._spares.untidy:
+            return _BREATH_S
         if not self._slots:
             return -1.0
         until = self._next_check
@@ -205,7 +208,7 @@ class Worker:
         spare = self._remove(slot)
         self._channel.send({"op": "ended", "guest": slot.number, "outcome": outcome_to_json(outcome)})
         if spare is not None:
-            self._spare.append(spare)
+            self._spares.keep(spare)
 
     def _remove(self, slot: _Slot) -> Guest | None:
         """Forget a guest; return it if its machine can serve another."""
@@ -214,7 +217,7 @@ class Worker:
             self._ignore(fd)
         for fd in slot.fds:
             os.close(fd)
-        shutil.rmtree(slot.scratch, ignore_errors=True)
+        slot.scratch.remove()
         guest = slot.guest
         guest.files.close()
         outcome = guest.outcome
@@ -247,9 +250,9 @@ class Worker:
             return
         if op == "warm":
             self._limits = Limits(**message["limits"])
-            self._to_warm = max(0, int(message["count"]) - len(self._spare))
+            self._to_warm = max(0, int(message["count"]) - self._spares.count)
             if not self._to_warm:
-                self._channel.send({"op": "warm", "guest": 0, "count": len(self._spare)})
+                self._channel.send({"op": "warm", "guest": 0, "count": self._spares.count})
             return
         for fd in fds:
             os.close(fd)
@@ -266,20 +269,21 @@ class Worker:
 
     def _start(self, message: dict[str, Any], fds: list[int]) -> None:
         number = int(message["guest"])
-        scratch = self._scratch_root / str(number)
+        scratch: Scratch | None = None
         try:
             if len(fds) != _START_FDS + bool(message["stdin"]):
                 raise VmmError(f"{len(fds)} descriptors instead of {_START_FDS + bool(message['stdin'])}")
-            scratch.mkdir(mode=0o700)
+            scratch = self._spares.folder()
             self._restore(number, message, fds, scratch)
         except (OSError, VmmError) as error:
             for fd in fds:
                 os.close(fd)
-            shutil.rmtree(scratch, ignore_errors=True)
+            if scratch is not None:
+                scratch.remove()
             outcome = Outcome(Reason.MACHINE_FAILED, UNNATURAL, str(error))
             self._channel.send({"op": "ended", "guest": number, "outcome": outcome_to_json(outcome)})
 
-    def _restore(self, number: int, message: dict[str, Any], fds: list[int], scratch: Path) -> None:
+    def _restore(self, number: int, message: dict[str, Any], fds: list[int], scratch: Scratch) -> None:
         memory, doorbell, wake, stdout, stderr, *stdin = fds
         for fd in (stdout, stderr):
             os.set_blocking(fd, False)
@@ -300,11 +304,11 @@ class Worker:
             self._host,
             self._loaded,
             job,
-            self._view.with_scratch(Mount(_SCRATCH, str(scratch), writable=True)),
+            scratch.view,
             console,
             Limits(**message["limits"]),
             ring=(memory, doorbell),
-            reuse=self._spare.pop() if self._spare else None,
+            reuse=self._spares.take(),
         )
         slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds)
         if stdin:

@@ -18,7 +18,6 @@ from seamgate.credentials.config import (
     default_placeholder,
     shown_placeholder,
 )
-from seamgate.credentials.needles import Needles
 from seamgate.flow import Headers
 
 UNKNOWN = ""
@@ -30,7 +29,7 @@ _BASIC = re.compile(rb"(?i)\A(basic) +([A-Za-z0-9+/_-]+)=*\Z")
 class PlaceholderIndex:
     """All placeholders of a configuration."""
 
-    __slots__ = ("_any", "_any_or_basic", "_owners", "_pattern", "texts")
+    __slots__ = ("_owners", "_pattern", "_quick", "texts")
 
     def __init__(self, credentials: Mapping[str, CredentialConfig]) -> None:
         self._owners: dict[bytes, str] = {}
@@ -39,9 +38,7 @@ class PlaceholderIndex:
             self._owners[shown_placeholder(name, config).encode("ascii")] = name
         self.texts = tuple(sorted(self._owners, key=lambda text: (-len(text), text)))
         default = DEFAULT_PLACEHOLDER_PREFIX.encode("ascii")
-        quick = (default, *(text for text in self.texts if not text.startswith(default)))
-        self._any = Needles(quick)
-        self._any_or_basic = Needles(quick, (b"basic ",))
+        self._quick = (default, *(text for text in self.texts if not text.startswith(default)))
         # The bare prefix last: what only looks like a placeholder is one that nobody will swap.
         self._pattern = re.compile(b"|".join([*map(re.escape, self.texts), re.escape(default)]))
 
@@ -81,14 +78,17 @@ class PlaceholderIndex:
                 if names:
                     return names[0]
         raw = query.encode("ascii", "replace") if query else b""
-        return self.names_in(raw)[0] if raw and self._any.found(raw) else None
+        return self.names_in(raw)[0] if raw and self._anywhere(raw) else None
 
     def may_hold(self, headers: Headers, query: str | None) -> bool:
         """Return False only if no placeholder stands in the headers and the query: a quick test first."""
         text = b"\n".join([value for _, value in headers])
-        if self._any_or_basic.found(text):
+        if b"basic " in text.lower() or self._anywhere(text):
             return True
-        return query is not None and self._any.found(query.encode("ascii", "replace"))
+        return query is not None and self._anywhere(query.encode("ascii", "replace"))
+
+    def _anywhere(self, data: bytes) -> bool:
+        return any(text in data for text in self._quick)
 
 
 def decode_basic(value: bytes) -> bytes | None:

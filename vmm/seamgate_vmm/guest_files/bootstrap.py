@@ -18,6 +18,7 @@ import os
 import sys
 
 _HOST = "/run/seamgate/host"
+_SEQUENCES = {"tempfile": ("_name_sequence",), "uuid": ("_last_timestamp", "_node")}
 _ROOM = 100_000  # below malloc's mmap threshold, so that the buffer is a piece of the heap
 
 
@@ -26,6 +27,63 @@ def _import_all(names):
 
     for name in names:
         importlib.import_module(name)
+
+
+_TIMES = 40  # CPython specialises what it has run eight times or more
+_POOL = 16384  # bytes; CPython 3.10 and newer on 64 bits
+_MOST_FILLING = 2 << 20
+_filling = []
+
+
+def _rehearse(source, *parts):
+    """Do what every guest will do, often enough that none has to do it for the first time."""
+    own = sys.modules["__main__"]
+    with open(source, encoding="utf-8") as f:
+        program = f.read()
+    for _ in range(_TIMES):
+        for part in parts:
+            part()
+        exec(compile(program, "<string>", "exec"), _main_module(None))
+        sys.modules["__main__"] = own
+
+
+def _fill_pools():
+    """Fill the free blocks between the template's objects, so that what a guest allocates lies together.
+
+    CPython takes the next block from the pool that was touched last; after a collection the free blocks of each size
+    lie one here, one there, and each allocation would unshare another page. So take blocks until they come one after
+    the other, from a pool that was empty, and keep the others.
+    """
+    for size in range(16, 513, 16):
+        whole = (_POOL - 48) // size - 1  # a pool begins with 48 bytes of its own
+        held, run, last = [], 0, 0
+        while run < whole and len(held) * size < _MOST_FILLING:
+            block = object() if size == 16 else len(held) + 1000 if size == 32 else bytes(size - 33)
+            run = run + 1 if id(block) - last == size else 0
+            last = id(block)
+            held.append(block)
+        del held[-run - 1 :]
+        _filling.append(held)
+
+
+def _fill_heap():
+    """The same for malloc, whose blocks are C libraries': from large to small, until each comes from the heap's end."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    take, free = libc.malloc, libc.free
+    take.restype, take.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+    top = 0
+    for size in [*range(100_000, 8_000, -4_000), *range(8_000, 1_032, -256), *range(1_032, 16, -16)]:
+        for _ in range(_MOST_FILLING // size):
+            block = take(size)
+            if block > top:
+                above = take(size)
+                if above > block:
+                    free(above)
+                    free(block)
+                    break
+                top = block
 
 
 def _randoms():
@@ -43,11 +101,11 @@ def _reseed(seed, randoms):
     if "numpy.random" in sys.modules:
         words = [int.from_bytes(seed[i : i + 4], "little") for i in range(0, len(seed), 4)]
         sys.modules["numpy.random"].seed(words)
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"]._name_sequence = None
-    if "uuid" in sys.modules:
-        sys.modules["uuid"]._last_timestamp = None
-        sys.modules["uuid"]._node = None
+    for module, names in _SEQUENCES.items():
+        known = sys.modules.get(module)
+        for name in names:
+            if getattr(known, name, None) is not None:  # what is not written stays shared
+                setattr(known, name, None)
 
 
 def _rendezvous(randoms):
@@ -186,12 +244,20 @@ def _live(argv):
 def main():
     import seamgate_guest
 
-    sys.path[:] = [p for p in sys.path if p != os.path.dirname(__file__)]
     seamgate_guest.install()
+    import seamgate_rehearsal as rehearsal
+
+    sys.path[:] = [p for p in sys.path if p != os.path.dirname(__file__)]
     _import_all([n for n in os.environ.get("SEAMGATE_IMPORTS", "").split(",") if n])
+    import ctypes  # noqa: F401 - now, and not behind the last collection
+
+    _rehearse(rehearsal.__file__, rehearsal.rehearse, rehearsal.rehearse_more)
+    seamgate_guest.restock_contexts()
     randoms = _randoms()
     gc.collect()
     gc.freeze()
+    _fill_pools()
+    _fill_heap()
     argv, env, cwd = _rendezvous(randoms)
     if not _environment(env, cwd):
         _finish(2)

@@ -282,6 +282,28 @@ class PlainObject(_Session, ssl.SSLObject):
         return None
 
 
+_STOCK = {ssl.PROTOCOL_TLS_CLIENT: 8, ssl.PROTOCOL_TLS: 2}
+
+
+def _stocked(new):
+    """Make a template's first few contexts ahead: OpenSSL counts references in some eighty pages for each new one."""
+    stock = {protocol: [new(ssl.SSLContext, protocol) for _ in range(count)] for protocol, count in _STOCK.items()}
+
+    def __new__(cls, protocol=None, *args, **kwargs):
+        if cls is ssl.SSLContext and stock.get(protocol) and not args and not kwargs:
+            return stock[protocol].pop()
+        return new(cls, protocol, *args, **kwargs)
+
+    def restock():
+        for protocol, count in _STOCK.items():
+            while len(stock[protocol]) < count:
+                stock[protocol].append(new(ssl.SSLContext, protocol))
+
+    global restock_contexts
+    restock_contexts = restock
+    return __new__
+
+
 def _plain_tls():
     context = ssl.SSLContext
     context.sslsocket_class = PlainSocket
@@ -302,6 +324,7 @@ def _plain_tls():
             if path is not None:
                 os.stat(path)
 
+    context.__new__ = _stocked(context.__new__)
     context.set_alpn_protocols = set_alpn_protocols
     context.load_default_certs = load_nothing
     context.set_default_verify_paths = load_nothing
