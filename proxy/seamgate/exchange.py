@@ -41,8 +41,8 @@ from seamgate.errors import (
     SeamgateError,
     UpstreamError,
 )
-from seamgate.filters import looks_at, open_filters
-from seamgate.flow import BodyState, Direction, Headers, Request, Resolution, Response, Step, Supply
+from seamgate.filters import looks_at, open_request_filters
+from seamgate.flow import BodyState, Headers, Request, Resolution, Response, Step, Supply
 from seamgate.headers import join_header
 from seamgate.interim import Interim
 from seamgate.outgoing import make_head
@@ -331,12 +331,12 @@ class Exchange:
         """Make what goes out, and write ahead if a credential goes along; then let it out."""
         request, seam = self.request, self._seam
         headers = request.headers
-        if self._upload.length:
-            opened = self._pipeline.open_inspectors(request, None, Direction.REQUEST, self._verdict, self._steps)
-            if opened:  # before the credentials go in, which no inspector may see
-                self._upload.filters, headers = open_filters(opened, headers, seam.limits.plugin_budget_s)
-                if self._upload.filters.changed_head and not self._still_allowed(headers):
-                    return
+        if self._upload.length:  # before the credentials go in, which no inspector may see
+            budget_s = seam.limits.plugin_budget_s
+            filters, headers = open_request_filters(self._pipeline, request, self._verdict, self._steps, budget_s)
+            self._upload.filters = filters
+            if filters is not None and filters.changed_head and not self._still_allowed(headers):
+                return
         inspected = bool(self._verdict.inspect)
         self._outgoing = make_head(request, headers, self._supplies, seam.placeholders, inspected=inspected)
         if self._supplies:

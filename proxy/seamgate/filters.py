@@ -12,7 +12,7 @@ from seamgate.errors import PluginError, Reason, SeamgateError
 from seamgate.flow import Direction, Request, Response, Step
 from seamgate.headers import Headers, apply_amendment, field_problem, join_header
 from seamgate.hookspecs import Inspector
-from seamgate.pipeline import Pipeline
+from seamgate.pipeline import Pipeline, PluginStats
 from seamgate.protocol.coding import Decoder, open_decoder
 from seamgate.verdict import Verdict
 
@@ -24,14 +24,22 @@ class Filters:
         inspectors: (plugin, inspector) in the order in which bytes pass.
         decoder: takes the content coding off, or None where there is none.
         budget_s: wall time that one call of one inspector may take.
+        stats: by plugin, where to count calls, time, refusals and failures; None: nowhere.
 
     Attributes:
         names: of the plugins, in order.
         changed_head: whether the inspectors returned other headers than they got: those of a request are judged again.
     """
 
-    def __init__(self, inspectors: list[tuple[str, Inspector]], decoder: Decoder | None, budget_s: float) -> None:
+    def __init__(
+        self,
+        inspectors: list[tuple[str, Inspector]],
+        decoder: Decoder | None,
+        budget_s: float,
+        stats: dict[str, PluginStats] | None = None,
+    ) -> None:
         self._inspectors = inspectors
+        self._stats = stats if stats is not None else {}
         self._decoder = decoder
         self._budget_ns = int(budget_s * 1e9)
         self.names = tuple(plugin for plugin, _ in inspectors)
@@ -66,7 +74,7 @@ class Filters:
                 headers = inspector.head(given)
                 problem = "" if headers is given else field_problem(headers)
             except Exception as error:
-                raise _failed(plugin, error) from error
+                raise self._failed(plugin, error) from error
             if problem:
                 raise PluginError(f"an inspector of plugin {plugin} may not change the head so: {problem}")
             self._check(plugin, start)
@@ -90,7 +98,7 @@ class Filters:
             try:
                 data = passed + inspector.flush()
             except Exception as error:
-                raise _failed(plugin, error) from error
+                raise self._failed(plugin, error) from error
             self._check(plugin, start)
         return data
 
@@ -107,7 +115,7 @@ class Filters:
             try:
                 data = passed + inspector.finish()
             except Exception as error:
-                raise _failed(plugin, error) from error
+                raise self._failed(plugin, error) from error
             self._check(plugin, start)
         return data
 
@@ -116,22 +124,39 @@ class Filters:
         try:
             passed = inspector.feed(data)
         except Exception as error:
-            raise _failed(plugin, error) from error
+            raise self._failed(plugin, error) from error
         self._check(plugin, start)
         return passed
 
     def _check(self, plugin: str, start_ns: int) -> None:
-        if perf_counter_ns() - start_ns > self._budget_ns:
+        spent_ns = perf_counter_ns() - start_ns
+        stats = self._stats.get(plugin)
+        if stats is not None:
+            stats.calls += 1
+            stats.total_ns += spent_ns
+        if spent_ns > self._budget_ns:
+            if stats is not None:
+                stats.overruns += 1
             raise PluginError(f"an inspector of plugin {plugin} overran its time", reason=Reason.PLUGIN_OVERRUN)
 
-
-def _failed(plugin: str, error: Exception) -> SeamgateError:
-    """An inspector's own refusal stays what it is; anything else is a failure of its plugin."""
-    return error if isinstance(error, SeamgateError) else PluginError(f"an inspector of plugin {plugin} failed")
+    def _failed(self, plugin: str, error: Exception) -> SeamgateError:
+        """An inspector's own refusal stays what it is; anything else is a failure of its plugin. Either is counted."""
+        stats = self._stats.get(plugin)
+        refused = isinstance(error, SeamgateError)
+        if stats is not None:
+            stats.calls += 1
+            stats.denials += refused
+            stats.failures += not refused
+        return error if isinstance(error, SeamgateError) else PluginError(f"an inspector of plugin {plugin} failed")
 
 
 def open_filters(
-    opened: list[tuple[str, Inspector]], headers: Headers, budget_s: float, *, bodiless: bool = False
+    opened: list[tuple[str, Inspector]],
+    headers: Headers,
+    budget_s: float,
+    *,
+    bodiless: bool = False,
+    stats: dict[str, PluginStats] | None = None,
 ) -> tuple[Filters, Headers]:
     """Chain the inspectors, behind a decoder where there is a coded body, and pass the headers through them.
 
@@ -140,10 +165,25 @@ def open_filters(
         PluginError: an inspector failed.
     """
     decoder = None if bodiless else open_decoder(join_header(headers, b"content-encoding"))
-    filters = Filters(opened, decoder, budget_s)
+    filters = Filters(opened, decoder, budget_s, stats)
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)
     return filters, filters.head(headers)
+
+
+def open_request_filters(
+    pipeline: Pipeline, request: Request, verdict: Verdict, steps: list[Step], budget_s: float
+) -> tuple[Filters | None, Headers]:
+    """Open the inspectors of a request with a body and pass its head through them; None where nobody inspects it.
+
+    Raises:
+        UndecodableError: the content coding is not known.
+        PluginError: a plugin or an inspector failed.
+    """
+    opened = pipeline.open_inspectors(request, None, Direction.REQUEST, verdict, steps)
+    if not opened:
+        return None, request.headers
+    return open_filters(opened, request.headers, budget_s, stats=pipeline.inspector_stats)
 
 
 def open_response_filters(
@@ -176,7 +216,8 @@ def open_response_filters(
             opened = own + opened
         if opened:
             if filters is None:
-                filters, headers = open_filters(opened, response.headers, budget_s, bodiless=bodiless)
+                stats = pipeline.inspector_stats
+                filters, headers = open_filters(opened, response.headers, budget_s, bodiless=bodiless, stats=stats)
             else:
                 headers = filters.extend(opened, response.headers)
             response = Response(response.status, headers)

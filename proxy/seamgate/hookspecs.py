@@ -119,8 +119,8 @@ def open_inspector(
 ) -> Inspector | None:
     """Open a filter for this direction of this exchange, or None. `verdict.inspect` names what the rule asks for.
 
-    Plugins with the capability `secrets` come first on responses, so that the others see redacted bytes. Of a WebSocket
-    one is opened for each message, either way, with the 101 as its response.
+    Plugins with the capability `secrets` come first on responses, so that the others see redacted bytes, and are opened
+    with a redacted head. Of a WebSocket one is opened for each message, either way, with the 101 as its response.
     """
 
 

@@ -50,14 +50,19 @@ _OUTCOMES = {Effect.DENY: "deny", Effect.DEFER: "defer", Effect.ALLOW: "allow"}
 
 
 class PluginStats:
-    """What one plugin's hook cost so far. Read by metrics and `plugins list`."""
+    """What one plugin's hook, or its inspectors (hook "inspector"), cost so far. Read by metrics and status.
 
-    __slots__ = ("calls", "failures", "hook", "overruns", "plugin", "total_ns")
+    Attributes:
+        denials: calls that denied or refused; those that failed or overran are not among them.
+    """
+
+    __slots__ = ("calls", "denials", "failures", "hook", "overruns", "plugin", "total_ns")
 
     def __init__(self, plugin: str, hook: str) -> None:
         self.plugin = plugin
         self.hook = hook
         self.calls = 0
+        self.denials = 0
         self.failures = 0
         self.overruns = 0
         self.total_ns = 0
@@ -116,6 +121,10 @@ class Pipeline:
         self._supply_credential = self._compile("supply_credential")
         self._open_trusted = self._compile("open_inspector", trusted=True)
         self._open_others = self._compile("open_inspector", trusted=False)
+        self.inspector_stats = {
+            call.plugin: PluginStats(call.plugin, "inspector") for call in self._open_trusted + self._open_others
+        }
+        self.stats += self.inspector_stats.values()
         self._connected = self._compile("connected")
         self._request_done = self._compile("request_done")
         self._denied = self._compile("denied")
@@ -143,6 +152,7 @@ class Pipeline:
             old = known.get((stats.plugin, stats.hook))
             if old is not None:
                 stats.calls += old.calls
+                stats.denials += old.denials
                 stats.failures += old.failures
                 stats.overruns += old.overruns
                 stats.total_ns += old.total_ns
@@ -179,6 +189,8 @@ class Pipeline:
             start = perf_counter_ns()
             try:
                 verdict = call.function(*arguments)
+                if type(verdict) is Verdict and verdict.effect is Effect.DENY:
+                    stats.denials += 1
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises denies
                 verdict = self._failed(call, error)
             spent_ns = perf_counter_ns() - start
@@ -287,6 +299,7 @@ class Pipeline:
         try:
             value = call.function(*arguments)
         except SeamgateError:
+            stats.denials += 1
             steps.append(Step(call.plugin, stats.hook, (perf_counter_ns() - start) / 1000, "refused"))
             raise
         except Exception as error:
@@ -336,6 +349,7 @@ class Pipeline:
         try:
             value = await pending
         except SeamgateError:
+            call.stats.denials += 1
             raise
         except Exception as error:
             call.stats.failures += 1

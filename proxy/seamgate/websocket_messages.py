@@ -106,7 +106,8 @@ class MessageGate:
             opened.insert(0, ("seamgate", Redactor(redaction_of(self._secrets))))
         if not opened:
             return data
-        filters, _ = open_filters(opened, (), self._seam.limits.plugin_budget_s, bodiless=True)
+        stats, budget_s = self._pipeline.inspector_stats, self._seam.limits.plugin_budget_s
+        filters, _ = open_filters(opened, (), budget_s, bodiless=True, stats=stats)
         passed = filters.feed(data)
         rest = filters.finish()
         return passed + rest if rest else passed

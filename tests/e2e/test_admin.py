@@ -18,9 +18,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from seamgate import hookimpl
+from seamgate import Direction, Inspector, Reason, Request, SeamgateError, Verdict, deny, hookimpl
 from seamgate.config import parse_config
 from seamgate.gateway import Gateway
+from seamgate.headers import Headers
 from support.cli import COMMAND_S, Running, environment, seamgate
 from support.client import Answer, Client, connect
 from support.lab import ALLOW_ALL, WITH_KEY, Lab
@@ -122,6 +123,64 @@ async def test_plugins_are_accounted_for() -> None:
         assert 0 < found[key("seamgate_plugin_seconds_total", plugin="policy", hook="judge_request")] < 1
         lookups = [key("seamgate_dns_lookups_total", result=result) for result in ("hits", "misses")]
         assert sum(found[each] - before[each] for each in lookups) == 3
+
+
+class Picky:
+    """Denies /no, and has an inspector that refuses /odd and fails at /bad."""
+
+    @hookimpl
+    def judge_request(self, request: Request) -> Verdict | None:
+        return deny("no") if request.path == "/no" else None
+
+    @hookimpl
+    def open_inspector(self, request: Request, direction: Direction) -> Inspector | None:
+        return _Picky(request.path) if direction is Direction.RESPONSE else None
+
+
+class _Picky:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def head(self, headers: Headers) -> Headers:
+        if self.path == "/odd":
+            raise SeamgateError("odd", reason=Reason.RESPONSE_DENIED)
+        if self.path == "/bad":
+            raise ValueError("bad")
+        return headers
+
+    def feed(self, data: bytes) -> bytes:
+        return data
+
+    def flush(self) -> bytes:
+        return b""
+
+    def finish(self) -> bytes:
+        return b""
+
+
+async def test_denials_and_failures_are_told_apart_by_plugin_and_hook() -> None:
+    """What a plugin means to deny is a denial, its inspectors' refusals included; what it raises is a failure."""
+    async with Lab(HttpUpstream(echo), plugins=[("picky", Picky())], settings=ON_TCP) as lab:
+        client = await lab.tunnel()
+        statuses = [(await client.ask("GET", path)).status for path in ("/no", "/odd", "/fine", "/bad")]
+        assert statuses == [403, 502, 200, 503]
+        client.close()
+        await lab.audited(
+            "GET /no deny rule_denied 403 denied",
+            "GET /odd allow response_denied 502 failed",
+            "GET /fine allow allowed 200 complete",
+            "GET /bad deny plugin_failed 503 denied",
+        )
+        found = await samples(lab)
+
+        def counted(what: str, hook: str) -> float:
+            return found[key(f"seamgate_plugin_{what}_total", plugin="picky", hook=hook)]
+
+        assert (counted("denials", "judge_request"), counted("failures", "judge_request")) == (1, 0)
+        assert (counted("denials", "inspector"), counted("failures", "inspector")) == (1, 1)
+        assert counted("calls", "judge_request") == 4
+        assert counted("calls", "inspector") >= 5
+        assert 0 < counted("seconds", "inspector") < 1
 
 
 class Measured:

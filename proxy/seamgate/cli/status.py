@@ -75,7 +75,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         yield "plugin", f"{plugin.name} {plugin.version}".strip()
         for hook in plugin.hooks:
             if hook.calls:
-                trouble = f", {click.style(f'{hook.failures} failed', fg='red')}" if hook.failures else ""
+                trouble = f", {hook.denials} denied" if hook.denials else ""
+                trouble += f", {click.style(f'{hook.failures} failed', fg='red')}" if hook.failures else ""
                 trouble += f", {click.style(f'{hook.overruns} overran', fg='red')}" if hook.overruns else ""
                 yield "", f"  {hook.hook}: {hook.calls} calls, {hook.mean_us:g} us on average{trouble}"
     audit = status.audit

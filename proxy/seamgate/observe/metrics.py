@@ -293,16 +293,18 @@ class _WorkCollector(Collector):
     def _plugins(self) -> Iterator[Metric]:
         labels = ["plugin", "hook"]
         calls = CounterMetricFamily("seamgate_plugin_calls", "Calls of a plugin's hook.", labels=labels)
+        denials = CounterMetricFamily("seamgate_plugin_denials", "Calls that denied or refused.", labels=labels)
         failures = CounterMetricFamily("seamgate_plugin_failures", "Calls that raised or gave nonsense.", labels=labels)
         overruns = CounterMetricFamily("seamgate_plugin_overruns", "Calls that took too long.", labels=labels)
         seconds = CounterMetricFamily("seamgate_plugin_seconds", "Wall time that calls took.", labels=labels)
         for stats in self._gateway.seam.pipeline.stats:
             at = [stats.plugin, stats.hook]
             calls.add_metric(at, stats.calls)
+            denials.add_metric(at, stats.denials)
             failures.add_metric(at, stats.failures)
             overruns.add_metric(at, stats.overruns)
             seconds.add_metric(at, stats.total_ns / 1e9)
-        yield from (calls, failures, overruns, seconds)
+        yield from (calls, denials, failures, overruns, seconds)
         broken = CounterMetricFamily(
             "seamgate_collector_failures", "Scrapes without a collector.", labels=["collector"]
         )

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class HookStatus(msgspec.Struct, frozen=True):
-    """What one hook of a plugin cost: calls, and wall time on average."""
+    """What one hook of a plugin (or its inspectors, as hook "inspector") cost: calls, and wall time on average."""
 
     hook: str
     calls: int
     failures: int
     overruns: int
     mean_us: float
+    denials: int = 0
 
 
 class PluginStatus(msgspec.Struct, frozen=True):
@@ -182,6 +183,7 @@ def _plugins(gateway: Gateway) -> list[PluginStatus]:
                         stats.failures,
                         stats.overruns,
                         round(stats.total_ns / 1000 / stats.calls, 1) if stats.calls else 0.0,
+                        stats.denials,
                     )
                     for stats in pipeline.stats
                     if stats.plugin == plugin.name

@@ -23,7 +23,8 @@ from seamgate.config import Config
 from seamgate.credentials.config import CredentialConfig
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.entry.binding import TunnelBinding
-from seamgate.entry.http1_guest import Connections, Http1Guest
+from seamgate.entry.connections import Connections
+from seamgate.entry.http1_guest import Http1Guest
 from seamgate.errors import ProtocolError
 from seamgate.flow import Headers, Request, Resolution, Target
 from seamgate.hookspecs import hookimpl
