@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-fast test-compiled compiled bench lock clean
+.PHONY: help build demo check test test-fast simulate test-compiled compiled bench bench-dns lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,8 +20,9 @@ $(STAMP): requirements.lock pyproject.toml hatch_build.py
 	@touch $@
 
 include vmm/build.mk
+include proxy/build.mk
 
-build: $(STAMP) kvm-build ## the virtual environment and the C parts
+build: $(STAMP) kvm-build native-build ## the virtual environment and the C parts
 
 demo: $(STAMP) ## the whole story on this machine, no configuration, no internet
 	@$(BIN)/seamgate demo
@@ -38,9 +39,14 @@ test: build ## everything that CI runs
 test-fast: build ## the part without sockets and real clients
 	$(PYTEST) tests/unit tests/property tests/meta
 
+SEED ?= 1
+RUNS ?= 2000
+simulate: $(STAMP) ## the gateway under a virtual clock: SEED=1 RUNS=2000 random schedules of faults
+	PYTHONPATH=tests:proxy:plugins $(BIN)/python -m simulation.run --seed $(SEED) --runs $(RUNS)
+
 # The wheel as users get it: C parts and the hot path compiled. Unpacked beside the sources, not over them.
 COMPILED := build/compiled
-$(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/seamgate/*.py proxy/seamgate/*/*.py plugins/seamgate_plugins/*.py)
+$(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/native/*) $(wildcard proxy/seamgate/*.py proxy/seamgate/*/*.py plugins/seamgate_plugins/*.py)
 	rm -rf $(COMPILED) build/wheel
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) build/wheel/seamgate-*.whl
@@ -54,6 +60,9 @@ test-compiled: compiled ## the data plane's tests again, against the wheel
 
 bench: compiled ## speed beside the peers, paired in one run
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/run.py
+
+bench-dns: compiled ## the name service beside dnsmasq and unbound, with dnsperf
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/dns_bench.py
 
 lock: ## update requirements.lock to what pyproject.toml permits
 	$(BIN)/python -m pip install --quiet uv

@@ -38,6 +38,7 @@ COMPILED = (
     "seamgate/outgoing.py",
     "seamgate/paths.py",
     "seamgate/pipeline.py",
+    "seamgate/protocol/fields.py",
     "seamgate/protocol/http1.py",
     "seamgate/protocol/http1_reader.py",
     "seamgate/protocol/http2.py",
@@ -78,15 +79,16 @@ def compile_modules(root: Path, out: Path) -> list[Path]:
 
 
 class BuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Runs `make kvm-build` and mypyc for a wheel and adds what they made."""
+    """Runs `make` for the C parts, and mypyc, for a wheel and adds what they made."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, and mark the wheel as of this platform."""
         if version != "standard":
             return
         root = Path(self.root)
-        subprocess.run(["make", "-C", self.root, "-f", "vmm/build.mk", "kvm-build"], check=True)  # noqa: S603, S607
-        build_data["artifacts"] += ["vmm/seamgate_vmm/*.so", "vmm/seamgate_vmm/*.bin"]
+        for makefile, goal in (("vmm/build.mk", "kvm-build"), ("proxy/build.mk", "native-build")):
+            subprocess.run(["make", "-C", self.root, "-f", makefile, goal], check=True)  # noqa: S603, S607
+        build_data["artifacts"] += ["vmm/seamgate_vmm/*.so", "vmm/seamgate_vmm/*.bin", "proxy/seamgate/*.so"]
         if not os.environ.get("SEAMGATE_PURE"):
             out = Path(tempfile.mkdtemp(prefix="seamgate-compiled-"))
             for path in compile_modules(root, out):

@@ -1,13 +1,14 @@
 #!/bin/sh
 # Installs what `make bench` needs from Debian's or Ubuntu's packages: the compiler and headers for the load generator,
-# nginx (the upstream, and the floor) and Squid with OpenSSL. The peers from PyPI install themselves on the first run.
+# nginx (the upstream, and the floor), Squid with OpenSSL, and dnsperf, dnsmasq and unbound. The peers from PyPI install themselves on the first run.
 #
 # The packages' own services are not used; where they were not there before, they are not left running.
 set -eu
 
-packages="gcc libc6-dev libssl-dev nginx-light squid-openssl util-linux"
+packages="dnsmasq-base dnsperf gcc libc6-dev libssl-dev nginx-light squid-openssl unbound util-linux"
 
 had_nginx=$(command -v /usr/sbin/nginx || true)
+had_unbound=$(command -v /usr/sbin/unbound || true)
 had_squid=$(command -v /usr/sbin/squid || true)
 
 as_root=""
@@ -21,5 +22,6 @@ DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recom
 
 if [ -d /run/systemd/system ]; then
     [ -n "$had_nginx" ] || $as_root systemctl disable --now nginx
+    [ -n "$had_unbound" ] || $as_root systemctl disable --now unbound
     [ -n "$had_squid" ] || $as_root systemctl disable --now squid
 fi

@@ -63,6 +63,7 @@ class FakeDns:
         self.ids: list[int] = []
         self.ports: list[int] = []
         self.had_edns: list[bool] = []
+        self.sizes: list[int] = []
         self.hold: asyncio.Event | None = None
         self.port = 0
         self.asked = asyncio.Event()
@@ -111,6 +112,7 @@ class FakeDns:
         self.queries.append(_question(query))
         self.ids.append(query.header.id)
         self.ports.append(port)
+        self.sizes.append(len(data))
         self.had_edns.append(any(record.rtype == QTYPE.OPT for record in query.ar))
         self.asked.set()
 

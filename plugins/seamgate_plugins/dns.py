@@ -100,7 +100,7 @@ class DnsCache:
                 entry.used = True
                 if entry.resolution is None:
                     self.negative += 1
-                    raise ResolveFailed(entry.answer.message)
+                    raise _failure(entry.answer)
                 self.hits += 1
                 if now >= entry.prefetch_at:
                     self._prefetch(name, entry)
@@ -123,7 +123,7 @@ class DnsCache:
         """Wait for a shared query; shielded, so that a waiter that goes away takes nobody with it."""
         answer = await asyncio.shield(future)
         if answer.outcome is not Outcome.ADDRESSES:
-            raise ResolveFailed(answer.message)
+            raise _failure(answer)
         return Resolution(answer.name, answer.addresses, self._clock() + answer.ttl_s)
 
     def _ask(self, name: str) -> asyncio.Future[Answer]:
@@ -180,6 +180,12 @@ class DnsCache:
         if worthwhile and name not in self._pending and len(self._pending) < self._config.max_lookups:
             self.prefetched += 1
             self._ask(name)
+
+
+def _failure(answer: Answer) -> ResolveFailed:
+    """Return the error of an answer without addresses."""
+    known = {Outcome.NO_SUCH_NAME: False, Outcome.NO_ADDRESS: True}
+    return ResolveFailed(answer.message, exists=known.get(answer.outcome))
 
 
 class _Metrics(Collector):

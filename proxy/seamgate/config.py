@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -75,6 +75,23 @@ class Socks5Entry(_Section, frozen=True):
     guest: str = ""
 
 
+class DnsEntry(_Section, frozen=True):
+    """A name service for guests, over UDP and TCP, with the cache and the policy of every request.
+
+    Attributes:
+        listen: address:port; port 0 takes a free one.
+        guest: name of the guest that everybody here is: DNS has no tokens.
+        denied_names: what the answer to a name that policy denies is: `nxdomain` (clients give up at once) or `refused`
+            (they try again, and say that it may pass). Either says why to clients that understand RFC 8914.
+        queries_per_s: further ones are refused; as many may come at once after a pause.
+    """
+
+    guest: str
+    listen: str = "127.0.0.1:5353"
+    denied_names: Literal["nxdomain", "refused"] = "nxdomain"
+    queries_per_s: Annotated[int, msgspec.Meta(ge=1)] = 2000
+
+
 class NetnsEntry(_Section, frozen=True):
     """What guests of `seamgate run --isolation netns` meet in their namespace. Nothing of it listens outside.
 
@@ -107,6 +124,7 @@ class Entries(_Section, frozen=True):
     proxy: ProxyEntry | None = None
     base_url: BaseUrlEntry | None = None
     socks5: Socks5Entry | None = None
+    dns: DnsEntry | None = None
     netns: NetnsEntry | None = None
     kvm: KvmEntry | None = None
 
@@ -365,7 +383,7 @@ def _check(document: Document, written: ConfigFile) -> None:
     entries = written.entries
     if entries.proxy is None and entries.base_url is None and entries.socks5 is None:
         raise document.error("there is no entry: add for example `proxy: {listen: 127.0.0.1:8080}`", "entries")
-    for name in ("proxy", "base_url", "socks5"):
+    for name in ("proxy", "base_url", "socks5", "dns"):
         entry = getattr(entries, name)
         if entry is not None:
             _check_entry(document, written, name, entry)
@@ -378,7 +396,7 @@ def _check(document: Document, written: ConfigFile) -> None:
 
 
 def _check_entry(
-    document: Document, written: ConfigFile, name: str, entry: ProxyEntry | BaseUrlEntry | Socks5Entry
+    document: Document, written: ConfigFile, name: str, entry: ProxyEntry | BaseUrlEntry | Socks5Entry | DnsEntry
 ) -> None:
     place = ("entries", name)
     _translated(document, lambda: split_listen(entry.listen), *place, "listen")

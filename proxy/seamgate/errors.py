@@ -186,9 +186,17 @@ class UpstreamError(SeamgateError):
 
 
 class ResolveFailed(UpstreamError):
-    """The name has no usable address."""
+    """The name has no usable address.
+
+    Attributes:
+        exists: whether the name is there all the same; False: there is no such name; None: nobody could tell.
+    """
 
     default_reason = Reason.RESOLVE_FAILED
+
+    def __init__(self, message: str, *, reason: Reason | None = None, exists: bool | None = None) -> None:
+        super().__init__(message, reason=reason)
+        self.exists = exists
 
 
 class AddressForbidden(UpstreamError):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import IntEnum
 from time import monotonic
 from typing import Final
 
@@ -27,20 +26,14 @@ from seamgate.audit.record import (
     AuditBytes,
     AuditKind,
     AuditRecord,
+    AuditRequest,
     AuditUpstream,
     Decision,
     Outcome,
     guest_part,
     request_part,
 )
-from seamgate.errors import (
-    Blame,
-    NotProcessed,
-    Reason,
-    ResolveFailed,
-    SeamgateError,
-    UpstreamError,
-)
+from seamgate.errors import Blame, NotProcessed, Reason, ResolveFailed, SeamgateError, UpstreamError
 from seamgate.filters import looks_at, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Resolution, Response, Step, Supply
 from seamgate.headers import join_header
@@ -51,6 +44,7 @@ from seamgate.protocol.heads import ResponseHead
 from seamgate.revocation import denial_of_unsent, judge_sent, revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
+from seamgate.stage import DONE, GATHERING, JUDGING, NAMES, RESPONDING, SENDING, WAITING
 from seamgate.upload import Upload
 from seamgate.upstream.addresses import check_destination, compile_permit
 from seamgate.verdict import NO_OPINION, Effect, Verdict, denial_of, deny
@@ -61,28 +55,30 @@ HELD_BYTES: Final = 65536
 _NOTHING: Final[tuple[Headers, str | None]] = ((), None)
 MOST_SESSIONS_LOST: Final = 3
 """How many sessions may die under one request before anything of an answer came."""
+# A member of an enumeration costs a look-up in its class and its base classes each time: these are asked for often.
+_ALLOW: Final = Effect.ALLOW
+_ALLOWED: Final = Decision.ALLOW
+_DENIED: Final = Decision.DENY
+_BEGIN: Final = AuditKind.BEGIN
+_REQUEST: Final = AuditKind.REQUEST
+_COMPLETE: Final = Outcome.COMPLETE
+_PENDING: Final = BodyState.PENDING
+# How what was allowed may end without our having refused it after all.
+_NOT_OURS: Final = frozenset(
+    (Reason.GUEST_GONE, Reason.GUEST_TIMEOUT, *[each for each in Reason if each.blame is Blame.UPSTREAM])
+)
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
-
-
-class Stage(IntEnum):
-    """How far an exchange is."""
-
-    JUDGING = 0
-    GATHERING = 1
-    WAITING = 2
-    SENDING = 3
-    RESPONDING = 4
-    DONE = 5
 
 
 class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_addresses", "_answer", "_ending", "_entry", "_first_byte_ms", "_guest", "_interim", "_outgoing", "_pipeline",
-        "_seam", "_sent", "_session", "_session_facts", "_sessions_lost", "_stage", "_started", "_status", "_steps",
-        "_supplies", "_to_supply", "_upload", "_verdict", "_waiting", "request",
+        "_addresses", "_answer", "_audited", "_audited_for", "_ending", "_entry", "_first_byte_ms", "_guest",
+        "_interim", "_outgoing", "_pipeline", "_seam", "_sent", "_session", "_session_facts", "_sessions_lost",
+        "_stage", "_started", "_status", "_steps", "_supplies", "_to_supply", "_upload", "_verdict", "_waiting",
+        "request",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +92,7 @@ class Exchange:
         self._upload = Upload(body, seam.held, request.guest.id)
         self._interim = Interim(guest_side, self._upload, expects=expects_continue)
         self._started = monotonic()
-        self._stage = Stage.JUDGING
+        self._stage: int = JUDGING
         self._verdict: Verdict = NO_OPINION
         self._steps: list[Step] = []
         self._outgoing: tuple[Headers, str | None] = _NOTHING
@@ -110,16 +106,18 @@ class Exchange:
         self._sessions_lost = 0
         self._answer: Answer | None = None
         self._status = 0
+        self._audited: AuditRequest | None = None
+        self._audited_for: Request | None = None
         self._first_byte_ms: float | None = None
         self._waiting = Waiting(f"exchange {request.id}", self.guarded, self.refuse)
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.request.id} {self.request.method} {self.request.url} {self._stage.name}>"
+        return f"<Exchange {self.request.id} {self.request.method} {self.request.url} {NAMES[self._stage]}>"
 
     @property
     def done(self) -> bool:
         """Whether its terminal record is written."""
-        return self._stage is Stage.DONE
+        return self._stage == DONE
 
     @property
     def body_done(self) -> bool:
@@ -148,9 +146,9 @@ class Exchange:
 
     def _follow(self, verdict: Verdict) -> None:
         """Do what the verdict on the present phase says."""
-        if verdict.effect is Effect.ALLOW:
+        if verdict.effect is _ALLOW:
             self._allowed(verdict)
-        elif verdict.effect is Effect.DEFER and self.request.body_state is BodyState.PENDING:
+        elif verdict.effect is Effect.DEFER and self.request.body_state is _PENDING:
             self._gather()
         elif verdict.effect is Effect.DEFER:
             self.refuse(deny(verdict.message, reason=Reason.UNEVALUABLE, rule=verdict.rule))
@@ -159,7 +157,7 @@ class Exchange:
 
     def _gather(self) -> None:
         """Hold the body in memory, up to a limit, to judge with it."""
-        self._stage = Stage.GATHERING
+        self._stage = GATHERING
         if self._upload.length > self._seam.limits.judged_body_bytes:
             self._judge_body(BodyState.OVERSIZE)
             return
@@ -176,7 +174,7 @@ class Exchange:
             except UndecodableError:
                 state = BodyState.UNDECODABLE
         self.request = msgspec.structs.replace(self.request, body=body, body_state=state)
-        self._stage = Stage.JUDGING
+        self._stage = JUDGING
         self._judge()
 
     # -- the request's body, from the guest ----------------------------------------------------------------------------
@@ -185,15 +183,15 @@ class Exchange:
         """A piece of the request's body. Raises SeamgateError where it can't be held; whoever delivers ends us."""
         upload = self._upload
         upload.body_bytes += len(data)
-        if self._stage is Stage.DONE or self._too_long():
+        if self._stage == DONE or self._too_long():
             return
-        if self._stage >= Stage.SENDING:
+        if self._stage >= SENDING:
             self._interim.stop()
             if self._session is not None:
                 upload.send(self._session, data)
             return
         upload.hold(data)
-        if self._stage is Stage.GATHERING:
+        if self._stage == GATHERING:
             if upload.held_bytes > self._seam.limits.judged_body_bytes:
                 self._judge_body(BodyState.OVERSIZE)
         elif upload.held_bytes > HELD_BYTES:
@@ -207,9 +205,9 @@ class Exchange:
         if trailers and (denial := self._pipeline.judge_trailers(self.request, trailers, self._steps)) is not None:
             self.refuse(denial)
             return
-        if self._stage is Stage.GATHERING:
+        if self._stage == GATHERING:
             self._judge_body(BodyState.COMPLETE)
-        elif self._session is not None and self._stage in (Stage.SENDING, Stage.RESPONDING):
+        elif self._session is not None and self._stage in (SENDING, RESPONDING):
             upload.finish(self._session, self._seam.placeholders)
 
     def flush_upstream(self) -> None:
@@ -233,7 +231,7 @@ class Exchange:
     def _allowed(self, verdict: Verdict) -> None:
         """A rule allows the request: go on towards a session."""
         self._verdict = verdict
-        self._stage = Stage.WAITING
+        self._stage = WAITING
         if self._too_long():
             return
         try:
@@ -247,11 +245,10 @@ class Exchange:
 
     def _amended(self) -> bool:
         """Apply amendments and judge again; False if that denied."""
-        amended = self._pipeline.amend_request(self.request, self._steps)
-        if amended is self.request:
+        before, self.request = self.request, self._pipeline.amend_request(self.request, self._steps)
+        if self.request is before:
             return True
-        self.request = amended
-        verdict = self._pipeline.judge_request(amended, self._steps)
+        verdict = self._pipeline.judge_request(self.request, self._steps)
         if not verdict.allowed:
             self.refuse(verdict if verdict.effect is Effect.DENY else deny("", reason=Reason.UNEVALUABLE))
             return False
@@ -337,10 +334,10 @@ class Exchange:
             self._upload.filters = filters
             if filters is not None and filters.changed_head and not self._still_allowed(headers):
                 return
-        inspected = bool(self._verdict.inspect)
-        self._outgoing = make_head(request, headers, self._supplies, seam.placeholders, inspected=inspected)
+        inspected, supplies = bool(self._verdict.inspect), self._supplies
+        self._outgoing = make_head(request, headers, supplies, seam.placeholders, inspected=inspected)
         if self._supplies:
-            seam.write_ahead(self._record(AuditKind.BEGIN, None), self, self._written_ahead)
+            seam.write_ahead(self._record(_BEGIN, None), self, self._written_ahead)
         else:
             self._let_out()
 
@@ -359,7 +356,7 @@ class Exchange:
 
     def _written_ahead(self, error: SeamgateError | None) -> None:
         """The record of what is about to leave is in the journal, or can't be written."""
-        if self._stage is Stage.WAITING and self._outgoing is not _NOTHING:  # else it ended, or was taken back
+        if self._stage == WAITING and self._outgoing is not _NOTHING:  # else it ended, or was taken back
             self.guarded(self._let_out) if error is None else self.fail(error)
 
     def _let_out(self) -> None:
@@ -374,7 +371,7 @@ class Exchange:
         if self._interim.expects and not upload.held_bytes:
             headers = (*headers, (b"expect", b"100-continue"))
             self._interim.wait()
-        self._stage = Stage.SENDING
+        self._stage = SENDING
         self._sent = True
         session.send_head(self, self.request, headers, query, upload.framing)
         upload.let_out(session, self._seam.placeholders, repeatable=self.request.method in _REPEATABLE)
@@ -392,7 +389,7 @@ class Exchange:
         if self._sessions_lost > MOST_SESSIONS_LOST:
             self.fail(UpstreamError("the upstream closes each connection", reason=Reason.UPSTREAM_CLOSED))
             return
-        self._stage = Stage.WAITING
+        self._stage = WAITING
         self._upload.filters = None
         self.guarded(lambda: self._acquire(fresh=fresh))
 
@@ -409,7 +406,7 @@ class Exchange:
         """The final response begins."""
         self._interim.stop()
         self._upload.forget()
-        self._stage = Stage.RESPONDING
+        self._stage = RESPONDING
         self._first_byte_ms = (monotonic() - self._started) * 1000
         secrets: tuple[tuple[str, bytes], ...] = ()
         if self._pipeline.redacts_supplies and self._supplies:
@@ -429,23 +426,23 @@ class Exchange:
         """The response is complete."""
         if self._answer is not None:
             self._answer.finish(trailers)
-            self._end(Outcome.COMPLETE)
+            self._end(_COMPLETE)
 
     def on_flush(self) -> None:
         """The session has delivered a batch."""
-        if self._answer is not None and self._stage is Stage.RESPONDING:
+        if self._answer is not None and self._stage == RESPONDING:
             self._answer.flush()
 
     def on_session_lost(self, error: SeamgateError) -> None:
         """The session ended before the response did."""
         session, self._session = self._session, None
-        if session is None or self._stage is Stage.DONE:
+        if session is None or self._stage == DONE:
             return
         session.release(reusable=False)
         closed = error.reason is Reason.UPSTREAM_CLOSED and not session.answered
-        if isinstance(error, NotProcessed) and self._upload.kept and self._stage is Stage.SENDING:
+        if isinstance(error, NotProcessed) and self._upload.kept and self._stage == SENDING:
             self._stage_again(fresh=False)
-        elif self._upload.repeatable and session.waited and closed and self._stage is Stage.SENDING:
+        elif self._upload.repeatable and session.waited and closed and self._stage == SENDING:
             # The upstream closed an idle connection just as we used it (RFC 9112 9.3.1): once more, on a fresh one.
             self._stage_again()
         else:
@@ -478,17 +475,17 @@ class Exchange:
         What has not been sent goes on by the new generation, from resolving on. What has been sent keeps the pipeline
         that it began with for its response: only that one knows the secrets that must not come back.
         """
-        if self._stage is Stage.DONE:
+        if self._stage == DONE:
             return False
         seam, steps = self._seam, list[Step]()
-        if self._stage >= Stage.SENDING and self._session is not None:
+        if self._stage >= SENDING and self._session is not None:
             used = [supply.credential for supply in self._supplies]
             verdict = denial = judge_sent(seam, self.request, steps, used, self._session.address, is_bound)
             if verdict is None:
                 return False
         else:
             verdict = seam.pipeline.judge_request(self.request, steps)
-            denial = denial_of_unsent(self.request.body_state is BodyState.PENDING, verdict)
+            denial = denial_of_unsent(self.request.body_state is _PENDING, verdict)
         self._pipeline = seam.pipeline
         self._steps += steps
         if denial is not None:
@@ -496,7 +493,7 @@ class Exchange:
             return True
         self._take_back()
         self.guarded(lambda: self._follow(verdict))
-        if not self._upload.done and self._stage == Stage.GATHERING:
+        if not self._upload.done and self._stage == GATHERING:
             self._guest.resume_body()
         return False
 
@@ -506,9 +503,8 @@ class Exchange:
         session, self._session = self._session, None
         if session is not None:
             session.release(reusable=True)
-        self._session_facts = None
         self._supplies, self._to_supply, self._outgoing = [], (), _NOTHING
-        self._upload.filters = None
+        self._session_facts = self._upload.filters = None
 
     # -- ways out ------------------------------------------------------------------------------------------------------
 
@@ -518,7 +514,7 @@ class Exchange:
 
     def refuse(self, verdict: Verdict) -> None:
         """End with a denial, or, where the response has begun, with a cut that the guest can't take for an end."""
-        if self._stage is Stage.DONE:
+        if self._stage == DONE:
             return
         self._ending = verdict
         if self._answer is not None and self._answer.begun:
@@ -527,24 +523,24 @@ class Exchange:
             return
         self._status = verdict.reason.status
         self._guest.send_denial(verdict, self.request.id)
-        self._end(Outcome.FAILED if self._decision is Decision.ALLOW else Outcome.DENIED)
+        self._end(Outcome.FAILED if self._decision is _ALLOWED else Outcome.DENIED)
 
     def on_guest_gone(self) -> None:
         """The guest closed: stop whatever is under way."""
-        if self._stage is not Stage.DONE:
+        if self._stage != DONE:
             self._ending = deny("the guest closed its connection", reason=Reason.GUEST_GONE)
             self._end(Outcome.ABORTED)
 
     @property
     def _decision(self) -> Decision:
         """What we decided: an allowed request that the upstream failed, or the guest left, was allowed."""
-        ending = self._ending
-        ours = ending is not None and ending.reason.blame is not Blame.UPSTREAM and ending.reason not in _NOT_OURS
-        return Decision.ALLOW if self._verdict.allowed and not ours else Decision.DENY
+        if self._verdict.effect is not _ALLOW:
+            return _DENIED
+        return _ALLOWED if self._ending is None or self._ending.reason in _NOT_OURS else _DENIED
 
     def _end(self, outcome: Outcome) -> None:
         """Write the terminal record, give the session back, tell the guest's side."""
-        self._stage = Stage.DONE
+        self._stage = DONE
         self._interim.stop()
         answer = self._answer
         if answer is not None:
@@ -553,15 +549,15 @@ class Exchange:
                 self._status = answer.status
         self._waiting.close()
         self._upload.close()
-        denied = self._decision is Decision.DENY
+        denied = self._decision is _DENIED
         seam = self._seam
         seam.ended(self)
         seam.denied_total += denied
         session, self._session = self._session, None
         try:
-            seam.record(self._record(AuditKind.REQUEST, outcome), denied=denied)
+            seam.record(self._record(_REQUEST, outcome), denied=denied)
             if session is not None:
-                session.release(reusable=not self._sent or (outcome is Outcome.COMPLETE and self._upload.done))
+                session.release(reusable=not self._sent or (outcome is _COMPLETE and self._upload.done))
         finally:
             # Whatever fails here, the guest's connection must not wait for an exchange that is over.
             self._guest.finished()
@@ -570,15 +566,14 @@ class Exchange:
         """Build the record of what is known now; `outcome` is None in the one that is written ahead."""
         verdict, seam = self._verdict, self._seam
         why = self._ending or verdict
-        terminal = outcome is not None
-        sent_bytes = 0 if self._answer is None else self._answer.body_bytes
+        terminal, answer = outcome is not None, self._answer
         return AuditRecord(
             time=seam.clock(),
             kind=kind,
             id=self.request.id,
             guest=guest_part(self.request.guest),
             entry=self._entry,
-            request=request_part(self.request, seam.query_mode, why.reason),
+            request=self._asked(why.reason),
             verdict=self._decision,
             reason=why.reason,
             rule=why.rule or verdict.rule,
@@ -588,7 +583,7 @@ class Exchange:
             credentials=tuple([supply.credential for supply in self._supplies]),
             upstream=self._session_facts,
             status=self._status,
-            bytes=AuditBytes(self._upload.body_bytes, sent_bytes) if terminal else None,
+            bytes=AuditBytes(self._upload.body_bytes, 0 if answer is None else answer.body_bytes) if terminal else None,
             duration_ms=(monotonic() - self._started) * 1000 if terminal else None,
             first_byte_ms=self._first_byte_ms,
             outcome=outcome,
@@ -596,5 +591,9 @@ class Exchange:
             generation=self._pipeline.generation,
         )
 
-
-_NOT_OURS: Final = frozenset((Reason.GUEST_GONE, Reason.GUEST_TIMEOUT))
+    def _asked(self, reason: Reason) -> AuditRequest:
+        """Return the request's part of a record; both records of an allowed request have the same."""
+        if self._audited is None or self._audited_for is not self.request or reason is not Reason.ALLOWED:
+            self._audited = request_part(self.request, self._seam.query_mode, reason)
+            self._audited_for = self.request
+        return self._audited

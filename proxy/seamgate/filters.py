@@ -164,7 +164,8 @@ def open_filters(
         UndecodableError: the content coding is not known.
         PluginError: an inspector failed.
     """
-    decoder = None if bodiless else open_decoder(join_header(headers, b"content-encoding"))
+    coding = None if bodiless else join_header(headers, b"content-encoding")
+    decoder = None if coding is None else open_decoder(coding)
     filters = Filters(opened, decoder, budget_s, stats)
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)

@@ -54,19 +54,21 @@ class Target(msgspec.Struct, frozen=True):
             form (IPv6 without brackets).
         port: 1 to 65535.
         is_address: whether host is an address literal.
+        authority: host and port as in a Host header: the port only where it is not the scheme's default. Not given,
+            but made of the others.
     """
 
     scheme: str
     host: str
     port: int
     is_address: bool = False
+    authority: str = ""
 
-    @property
-    def authority(self) -> str:
-        """Host and port as in a Host header: the port only where it is not the scheme's default."""
+    def __post_init__(self) -> None:
+        """Put together what each request of this target needs."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         default = 443 if self.scheme == "https" else 80 if self.scheme == "http" else 0
-        return host if self.port == default else f"{host}:{self.port}"
+        msgspec.structs.force_setattr(self, "authority", host if self.port == default else f"{host}:{self.port}")
 
     @property
     def origin(self) -> str:

@@ -27,6 +27,7 @@ from seamgate.ca.leaf import CertificateAuthority, load_authority
 from seamgate.config import (
     BaseUrlEntry,
     Config,
+    DnsEntry,
     Entries,
     ProxyEntry,
     Socks5Entry,
@@ -39,12 +40,15 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.descriptors import fit_connections
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.connections import Connections
+from seamgate.entry.dns_entry import NameService
+from seamgate.entry.dns_listener import DnsListener
+from seamgate.entry.dns_service import DENIED_CODES
 from seamgate.entry.http1_guest import Http1Guest, OnConnect
 from seamgate.entry.identity import Identities, make_guest
 from seamgate.entry.opaque import OpaqueStreams
 from seamgate.entry.socks5 import SocksEntry
 from seamgate.entry.tunnel import ConnectHandler
-from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
+from seamgate.errors import ConfigError, PrerequisiteMissing, Reason, SeamgateError
 from seamgate.flow import Guest, Isolation
 from seamgate.observe.admin import AdminServer
 from seamgate.pipeline import Pipeline
@@ -55,8 +59,10 @@ from seamgate.seam import IsBound, Recorder, Seam
 from seamgate.streams import as_protocol
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses, compile_permit
 from seamgate.upstream.connect import Connector
+from seamgate.upstream.forwarder import Forwarder
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.tls import UpstreamTls
+from seamgate.verdict import deny
 from seamgate.watching import FileWatch, watched_files
 
 log = structlog.get_logger("seamgate.gateway")
@@ -64,6 +70,8 @@ log = structlog.get_logger("seamgate.gateway")
 FLUSH_AFTER_S = 0.02
 """How long terminal records may wait in memory for company; a write-ahead record takes them along at once."""
 SWEEP_EVERY_S = 1.0
+_TURNS_TO_END = 100
+"""How many turns of the loop a connection that was aborted may take to say so; it takes two or three."""
 BACKLOG = 1024
 WRITE_HIGH_BYTES = 256 * 1024
 
@@ -98,6 +106,7 @@ class Prepared(msgspec.Struct, frozen=True):
     permit: AddressPermit
     tls: UpstreamTls
     is_bound: IsBound
+    forwarder: Forwarder
 
 
 class Gateway:
@@ -120,6 +129,7 @@ class Gateway:
         self._journal_was_healthy = True
         self._own = OwnAddresses(())
         self._socks: SocksEntry | None = None
+        self._dns: DnsListener | None = None
         self._connector: Connector
         self._admin: AdminServer | None = None
         self._started_with = config
@@ -222,6 +232,7 @@ class Gateway:
         )
         seam.guest_alpn = config.http2.guest_alpn
         seam.connector = connector
+        connector.budget = seam.held
         return seam
 
     async def _get_ready(self) -> None:
@@ -239,6 +250,8 @@ class Gateway:
         if entries.socks5 is not None:
             self._socks = self._socks5(entries.socks5)
             await self._listen("socks5", entries.socks5.listen, self._socks.accept)
+        if entries.dns is not None:
+            await self._listen_dns(entries.dns)
 
     async def _listen(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         try:
@@ -249,6 +262,19 @@ class Gateway:
             ) from error
         self._servers.append(server)
         self._bound(entry, server.sockets[0].getsockname())
+
+    async def _listen_dns(self, entry: DnsEntry) -> None:
+        guest = make_guest(entry.guest, self.config.guests[entry.guest], Isolation.PROXY)
+        denied, forwarder = DENIED_CODES[entry.denied_names], Forwarder(self.config.dns)
+        service = NameService(self.seam, guest, forwarder, denied=denied, queries_per_s=entry.queries_per_s)
+        self._dns = DnsListener(service)
+        try:
+            await self._dns.open(*split_listen(entry.listen))
+        except OSError as error:
+            raise PrerequisiteMissing(
+                f"the entry dns can't listen on {entry.listen}: {error.strerror or error}; choose another port"
+            ) from error
+        self._bound("dns", self._dns.address)
 
     def _bound(self, entry: str, name: tuple[Any, ...]) -> None:
         """An entry listens here: no guest may be carried to it."""
@@ -405,6 +431,7 @@ class Gateway:
             compile_permit(config.permit_addresses),
             UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn),
             bound_by(config.credentials),
+            Forwarder(config.dns),
         )
 
     def take_over(self, new: Prepared) -> ReloadReport:
@@ -415,6 +442,8 @@ class Gateway:
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn
         self._connector.replace_tls(new.tls)
+        if self._dns is not None:
+            self._dns.service.forwarder = new.forwarder
         self.config = config
         self._watch = self._watch_files()
         seam.pool.retire(generation)
@@ -484,18 +513,33 @@ class Gateway:
         try:
             async with asyncio.timeout(grace_s):
                 await self.seam.quiet()
+                while self.connections.flushing:  # noqa: ASYNC110 - nobody tells, and this is the end
+                    await asyncio.sleep(FLUSH_AFTER_S)
         except TimeoutError:
-            log.warning("requests were cut at stop", count=self.seam.active)
+            log.warning("guests were cut at stop", requests=self.seam.active, connections=len(self.connections.all))
+        # By themselves, not with their connections: a guest that reads nothing would keep them past the journal's end,
+        # and one that reads would take a closed connection for the end of an answer that only that ends.
+        for exchange in list(self.seam.under_way):
+            exchange.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
         self.connections.close()
         if self._socks is not None:
             self._socks.close()
+        if self._dns is not None:
+            self._dns.close()
         await asyncio.sleep(0)
+        self.connections.abort()
+        for _ in range(_TURNS_TO_END):
+            if not self.connections.all:
+                break
+            await asyncio.sleep(0)
         self._tell("stop")
         self._close()
 
     def _close(self) -> None:
         for server in self._servers:
             server.close()
+        if self._dns is not None:
+            self._dns.close()
         if self._admin is not None:
             self._admin.close()
         for timer in (self._sweeper, self._flusher):

@@ -19,7 +19,8 @@ OF_THE_GATEWAY: Final = frozenset(
 )  # fmt: skip
 """Framing, routing and hop-by-hop fields (RFC 9110 7.6.1), and what belongs to proxies: read from each message, never
 in a header list, written by the gateway alone."""
-_WRITTEN_HERE: Final = frozenset((b"connection", b"upgrade", b"expect"))
+WRITTEN_HERE: Final = frozenset((b"connection", b"upgrade", b"expect"))
+"""Those that the gateway itself adds at the end: Expect, and Connection and Upgrade of a WebSocket."""
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]{1,256}\Z")
 _VALUE_BYTES: Final = bytes((0x09, *range(0x20, 0x7F), *range(0x80, 0x100)))
 _MOST_NAMES: Final = 4096
@@ -43,7 +44,7 @@ def field_problem(headers: Headers, *, at_the_writer: bool = False) -> str:
             if not _NAME.match(name):
                 return "a field's name is not a token in lower case"
             if name in OF_THE_GATEWAY:
-                if at_the_writer and name in _WRITTEN_HERE:
+                if at_the_writer and name in WRITTEN_HERE:
                     continue
                 return f"the field {name.decode()} is the gateway's own"
             if len(_good_names) < _MOST_NAMES and len(name) <= 64:

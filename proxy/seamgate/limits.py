@@ -31,8 +31,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         request_body_bytes: longest request body where a rule says nothing; None for no limit.
         websocket_message_bytes: longest message of a WebSocket, either way, inflated. Each is held until it is whole.
         judged_body_bytes: how much of a body is held in memory for rules that look into it. Longer: unevaluable.
-        held_bytes: of all requests' bodies together that are held in memory; of one guest's, half of it. What would
-            exceed it is refused as overloaded.
+        held_bytes: of all that is held in memory together: bodies that wait, what HTTP/2 streams and WebSockets hold
+            for a side that takes no more, messages that are not whole. Of one guest's, half of it. What would exceed it
+            is refused, or ended, as overloaded.
     """
 
     connections: Count = 10_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -46,7 +46,10 @@ DEFAULT_BUDGET_S = 0.25
 """Wall time that one synchronous hook call may take: some 1,000 times what the built-in ones do, so that only a hang
 or an accidental scan trips it, and short enough that other guests are not starved."""
 
-_OUTCOMES = {Effect.DENY: "deny", Effect.DEFER: "defer", Effect.ALLOW: "allow"}
+_ALLOW: Final = Effect.ALLOW
+# What is asked for several times a request, without a look-up by name each time.
+_now_ns: Final = perf_counter_ns
+_step: Final = Step
 
 
 class PluginStats:
@@ -183,17 +186,18 @@ class Pipeline:
     def _judge(self, hook: str, calls: tuple[_Call, ...], steps: list[Step] | None, *arguments: object) -> Verdict:
         """Ask each plugin, even after a denial, so that the audit record is whole; then fold."""
         verdicts: list[Verdict] = []
+        alone = len(arguments) == 1  # the usual case, without a tuple to be made and taken apart
         for call in calls:
             stats = call.stats
             stats.calls += 1
-            start = perf_counter_ns()
+            start = _now_ns()
             try:
-                verdict = call.function(*arguments)
+                verdict = call.function(arguments[0]) if alone else call.function(*arguments)
                 if type(verdict) is Verdict and verdict.effect is Effect.DENY:
                     stats.denials += 1
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises denies
                 verdict = self._failed(call, error)
-            spent_ns = perf_counter_ns() - start
+            spent_ns = _now_ns() - start
             stats.total_ns += spent_ns
             if verdict is not None:
                 if type(verdict) is not Verdict:
@@ -206,7 +210,7 @@ class Pipeline:
                 verdicts.append(verdict)
             if steps is not None:
                 outcome = "none" if verdict is None else _outcome(verdict)
-                steps.append(Step(call.plugin, hook, spent_ns / 1000, outcome))
+                steps.append(_step(call.plugin, hook, spent_ns / 1000, outcome))
         return verdicts[0] if len(verdicts) == 1 else fold(verdicts)
 
     def _failed(self, call: _Call, error: Exception) -> Verdict:
@@ -295,26 +299,26 @@ class Pipeline:
         """One call of a hook that returns a value; a wrong type is a failure. None leaves no step."""
         stats = call.stats
         stats.calls += 1
-        start = perf_counter_ns()
+        start = _now_ns()
         try:
-            value = call.function(*arguments)
+            value = call.function(arguments[0]) if len(arguments) == 1 else call.function(*arguments)
         except SeamgateError:
             stats.denials += 1
-            steps.append(Step(call.plugin, stats.hook, (perf_counter_ns() - start) / 1000, "refused"))
+            steps.append(_step(call.plugin, stats.hook, (_now_ns() - start) / 1000, "refused"))
             raise
         except Exception as error:
             self._failed(call, error)
-            steps.append(Step(call.plugin, stats.hook, (perf_counter_ns() - start) / 1000, "failed"))
+            steps.append(_step(call.plugin, stats.hook, (_now_ns() - start) / 1000, "failed"))
             raise PluginError(f"plugin {call.plugin} failed in {stats.hook}") from error
-        spent_ns = perf_counter_ns() - start
+        spent_ns = _now_ns() - start
         stats.total_ns += spent_ns
         if spent_ns > self._budget_ns:
             stats.overruns += 1
-            steps.append(Step(call.plugin, stats.hook, spent_ns / 1000, "overrun"))
+            steps.append(_step(call.plugin, stats.hook, spent_ns / 1000, "overrun"))
             raise PluginError(f"plugin {call.plugin} overran in {stats.hook}", reason=Reason.PLUGIN_OVERRUN)
         if value is None:
             return None
-        steps.append(Step(call.plugin, stats.hook, spent_ns / 1000, outcome))
+        steps.append(_step(call.plugin, stats.hook, spent_ns / 1000, outcome))
         if kind is not None and type(value) is not kind and not inspect.isawaitable(value):
             self._failed(call, TypeError(f"it returned a {type(value).__name__}"))
             raise PluginError(f"plugin {call.plugin} returned a {type(value).__name__} from {stats.hook}")
@@ -345,7 +349,7 @@ class Pipeline:
     ) -> Any:
         """Await the pending answer of the call at `place`; if it is None, go on with those after it."""
         call = calls[place]
-        start = perf_counter_ns()
+        start = _now_ns()
         try:
             value = await pending
         except SeamgateError:
@@ -355,7 +359,7 @@ class Pipeline:
             call.stats.failures += 1
             log.error("plugin failed", plugin=call.plugin, hook=call.stats.hook, error=type(error).__name__)
             raise PluginError(f"plugin {call.plugin} failed in {call.stats.hook}") from error
-        steps.append(Step(call.plugin, call.stats.hook, (perf_counter_ns() - start) / 1000, "awaited"))
+        steps.append(_step(call.plugin, call.stats.hook, (_now_ns() - start) / 1000, "awaited"))
         if value is None:
             following = self._first(calls[place + 1 :], arguments, kind, steps, outcome)
             return await following if inspect.isawaitable(following) else following
@@ -393,19 +397,23 @@ class Pipeline:
     def _tell(self, calls: tuple[_Call, ...], *arguments: object) -> None:
         for call in calls:
             call.stats.calls += 1
-            start = perf_counter_ns()
+            start = _now_ns()
             try:
                 call.function(*arguments)
             except Exception as error:  # noqa: BLE001 - an observer can't change anything, not even by failing
                 call.stats.failures += 1
                 log.error("plugin failed", plugin=call.plugin, hook=call.stats.hook, error=type(error).__name__)
-            call.stats.total_ns += perf_counter_ns() - start
+            call.stats.total_ns += _now_ns() - start
 
 
 def _outcome(verdict: Verdict) -> str:
+    if verdict.effect is _ALLOW:
+        return "allow"
+    if verdict.effect is Effect.DEFER:
+        return "defer"
     if verdict.reason is Reason.PLUGIN_FAILED:
         return "failed"
-    return "overrun" if verdict.reason is Reason.PLUGIN_OVERRUN else _OUTCOMES[verdict.effect]
+    return "overrun" if verdict.reason is Reason.PLUGIN_OVERRUN else "deny"
 
 
 def _overrun(call: _Call, spent_ns: int) -> Verdict:

@@ -24,6 +24,7 @@ from seamgate.upload import HeldBytes
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.pool import SessionPool
+from seamgate.verdict import Verdict
 
 
 class Recorder(Protocol):
@@ -55,6 +56,13 @@ class UnderWay(Protocol):
     def judge_again(self, is_bound: IsBound) -> bool:
         """Judge by the seam's present pipeline; end at once if it denies. Return whether that was so."""
         ...
+
+
+class ExchangeUnderWay(UnderWay, Protocol):
+    """An exchange that has begun and not ended."""
+
+    def refuse(self, verdict: Verdict) -> None:
+        """End it, with its terminal record."""
 
 
 Ahead: TypeAlias = tuple[AuditRecord, UnderWay, GoOn]
@@ -116,7 +124,7 @@ class Seam:
         self.held = HeldBytes(limits.held_bytes)
         self.requests_total = 0
         self.denied_total = 0
-        self.under_way: set[UnderWay] = set()
+        self.under_way: set[ExchangeUnderWay] = set()
         self.tunnels: set[UnderWay] = set()
         self.tallies: defaultdict[tuple[str, AuditKind, Decision | None, Reason | None], Tally] = defaultdict(Tally)
         self._quiet: asyncio.Event | None = None
@@ -140,7 +148,7 @@ class Seam:
         """How many exchanges are under way."""
         return len(self.under_way)
 
-    def ended(self, exchange: UnderWay) -> None:
+    def ended(self, exchange: ExchangeUnderWay) -> None:
         """An exchange is over."""
         self.under_way.discard(exchange)
         if not self.under_way and self._quiet is not None:

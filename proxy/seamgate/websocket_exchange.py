@@ -31,9 +31,10 @@ from seamgate.errors import (
     UpstreamProtocolError,
     UpstreamTimeout,
 )
-from seamgate.exchange import Exchange, Stage
+from seamgate.exchange import Exchange
 from seamgate.filters import open_response_filters
 from seamgate.flow import Direction, Headers, Request, Response
+from seamgate.holding import Holding
 from seamgate.protocol.heads import ResponseHead
 from seamgate.protocol.websocket import (
     Close,
@@ -49,6 +50,7 @@ from seamgate.protocol.websocket import (
 from seamgate.protocol.websocket_handshake import Offer, check_accept, new_key, request_headers, response_headers
 from seamgate.seam import Seam
 from seamgate.sides import WebSocketGuest
+from seamgate.stage import DONE, RESPONDING
 from seamgate.upstream.session import Session
 from seamgate.upstream.session2 import Http2Session, SessionStream
 from seamgate.verdict import Verdict, deny
@@ -58,16 +60,18 @@ CLOSE_TIMEOUT_S: Final = 10.0
 """How long one side may take to answer the other's Close."""
 _FLUSH_BYTES: Final = 65536
 """What is queued towards one side before it is asked whether it takes more."""
+_UNCOUNTED_BYTES: Final = 65536
+"""What a WebSocket may hold without that being counted: as much as a connection has in buffers anyhow."""
 
 
 class WebSocketExchange(Exchange):
     """One request that asks to become a WebSocket, and what becomes of it."""
 
     __slots__ = (
-        "_active_at", "_close_code", "_closing", "_error_code", "_from_guest", "_from_guest_bytes", "_from_upstream",
-        "_from_upstream_bytes", "_gate", "_guest_closed", "_guest_reader", "_guest_stuck", "_guest_writer", "_key",
-        "_offer", "_protocols_sent", "_socket", "_timer", "_told_guest", "_told_upstream", "_upstream_closed",
-        "_upstream_reader", "_upstream_stuck", "_upstream_writer",
+        "_active_at", "_close_code", "_closing", "_down_bytes", "_error_code", "_from_guest", "_from_guest_bytes",
+        "_from_upstream", "_from_upstream_bytes", "_gate", "_guest_closed", "_guest_reader", "_guest_stuck",
+        "_guest_writer", "_holding", "_key", "_offer", "_protocols_sent", "_socket", "_timer", "_told_guest",
+        "_told_upstream", "_up_bytes", "_upstream_closed", "_upstream_reader", "_upstream_stuck", "_upstream_writer",
     )  # fmt: skip
 
     def __init__(self, seam: Seam, guest_side: WebSocketGuest, request: Request, *, entry: str, offer: Offer) -> None:
@@ -89,6 +93,8 @@ class WebSocketExchange(Exchange):
         self._upstream_stuck = False
         self._from_guest = self._from_upstream = 0
         self._from_guest_bytes = self._from_upstream_bytes = 0
+        self._holding = Holding(seam.held, request.guest.id)
+        self._up_bytes = self._down_bytes = 0
         self._close_code = 0
         self._error_code = 0
         self._active_at = monotonic()
@@ -207,7 +213,7 @@ class WebSocketExchange(Exchange):
             self.refuse(denial)
             return
         self._upload.forget()
-        self._stage = Stage.RESPONDING
+        self._stage = RESPONDING
         self._status = 101
         self._first_byte_ms = (monotonic() - self._started) * 1000
         self._gate = MessageGate(self._seam, self._pipeline, self.request, response, self._verdict, self._supplies)
@@ -251,7 +257,7 @@ class WebSocketExchange(Exchange):
 
     def on_guest_data(self, data: bytes) -> None:
         """Bytes of the guest's frames."""
-        if self._stage is Stage.DONE:
+        if self._stage == DONE:
             self._await_close(data)
             return
         self._active_at = monotonic()
@@ -260,7 +266,7 @@ class WebSocketExchange(Exchange):
 
     def on_upstream_data(self, data: bytes) -> None:
         """Bytes of the upstream's frames."""
-        if self._stage is not Stage.DONE:
+        if self._stage != DONE:
             self._active_at = monotonic()
             self._upstream_reader.feed(data)
             self.guarded(self._read_upstream)
@@ -268,7 +274,7 @@ class WebSocketExchange(Exchange):
     def _read_guest(self) -> None:
         """Pass on what is whole, as long as the upstream takes it."""
         queued_bytes = 0
-        while self._stage is Stage.RESPONDING and not self._upstream_stuck:
+        while self._stage == RESPONDING and not self._upstream_stuck:
             try:
                 event = self._guest_reader.next_event()
             except FrameError as error:
@@ -283,11 +289,12 @@ class WebSocketExchange(Exchange):
                 queued_bytes = 0
                 self.flush_upstream()
         self.flush_upstream()
+        self._count()
 
     def _read_upstream(self) -> None:
         """Pass on what is whole, as long as the guest takes it."""
         queued_bytes = 0
-        while self._stage is Stage.RESPONDING and not self._guest_stuck:
+        while self._stage == RESPONDING and not self._guest_stuck:
             try:
                 event = self._upstream_reader.next_event()
             except FrameError as error:
@@ -299,6 +306,23 @@ class WebSocketExchange(Exchange):
                 queued_bytes = 0
                 self._guest.flush()
         self._guest.flush()
+        self._count()
+
+    def _count(self) -> None:
+        """Count what waits: messages that are not whole, and what a side that takes no more has not taken.
+
+        Raises:
+            SeamgateError: it is more than may be in memory.
+        """
+        if self._stage != RESPONDING:
+            return
+        self._up_bytes = self._up_bytes if self._upstream_stuck else 0
+        self._down_bytes = self._down_bytes if self._guest_stuck else 0
+        held = self._guest_reader.held_bytes + self._upstream_reader.held_bytes + self._up_bytes + self._down_bytes
+        if held <= _UNCOUNTED_BYTES:
+            held = 0
+        if held != self._holding.size_bytes:
+            self._holding.say(held)
 
     def _pass_up(self, event: Event) -> int:
         """Pass one event of the guest on to the upstream; return how many bytes that queued."""
@@ -317,6 +341,7 @@ class WebSocketExchange(Exchange):
             written = writer.ping(payload) if isinstance(event, Ping) else writer.pong(payload)
         if not self._told_upstream and self._session is not None:  # after a Close nothing is sent
             self._session.send_data(written)
+            self._up_bytes += len(written)
         return len(written)
 
     def _pass_down(self, event: Event) -> int:
@@ -337,6 +362,7 @@ class WebSocketExchange(Exchange):
             written = writer.ping(payload) if isinstance(event, Ping) else writer.pong(payload)
         if not self._told_guest:
             self._guest.send_data(written)
+            self._down_bytes += len(written)
         return len(written)
 
     # -- closing -----------------------------------------------------------------------------------------------------
@@ -375,7 +401,7 @@ class WebSocketExchange(Exchange):
     def _close_late(self) -> None:
         """One side has closed and the other does not answer: that is no reason to stay."""
         self._closing = None
-        if self._stage is not Stage.DONE:
+        if self._stage != DONE:
             self.guarded(self._close_now)
 
     def _close_now(self) -> None:
@@ -406,13 +432,13 @@ class WebSocketExchange(Exchange):
         """The guest takes no more, or takes more again: so does the upstream's reading."""
         self._guest_stuck = not writable
         super().guest_writable(writable)
-        if writable and self._gate is not None and self._stage is Stage.RESPONDING:
+        if writable and self._gate is not None and self._stage == RESPONDING:
             self.guarded(self._read_upstream)
 
     def upstream_writable(self, writable: bool) -> None:
         """The upstream takes no more, or takes more again: so does the guest's reading."""
         self._upstream_stuck = not writable
-        if self._gate is None or self._stage is not Stage.RESPONDING:
+        if self._gate is None or self._stage != RESPONDING:
             return
         if writable:
             self._guest.resume_body()
@@ -432,7 +458,7 @@ class WebSocketExchange(Exchange):
         if gate is None:
             super().refuse(verdict)
             return
-        if self._stage is Stage.DONE:
+        if self._stage == DONE:
             return
         self._ending = verdict
         self._steps += gate.steps
@@ -445,7 +471,7 @@ class WebSocketExchange(Exchange):
 
     def on_guest_gone(self) -> None:
         """The guest closed its connection: after the upstream's Close that is an end, else it broke off."""
-        if self._gate is None or self._stage is Stage.DONE:
+        if self._gate is None or self._stage == DONE:
             super().on_guest_gone()
             return
         self._guest_closed = self._told_guest = True
@@ -457,7 +483,7 @@ class WebSocketExchange(Exchange):
 
     def on_session_lost(self, error: SeamgateError) -> None:
         """The session is over: after a Close of either side that is an end, else the upstream broke off."""
-        if self._gate is None or self._stage is Stage.DONE:
+        if self._gate is None or self._stage == DONE:
             super().on_session_lost(error)
             return
         session, self._session = self._session, None
@@ -477,6 +503,7 @@ class WebSocketExchange(Exchange):
             if timer is not None:
                 timer.cancel()
         self._timer = self._closing = None
+        self._holding.close()
         session = self._session
         if self._gate is not None and session is not None:
             self._session = None

@@ -10,7 +10,7 @@ import pytest
 
 from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.http2_guard import CONTROL_BURST
-from support.http2 import claimed, tunnel
+from support.http2 import claimed, frames, tunnel
 from support.http2_upstream import H2Upstream, Talk2, echo2
 from support.lab import OTHER_TOKEN, SECRET, TOKEN, WITH_KEY, Lab, proxy_authorization
 
@@ -482,4 +482,82 @@ async def test_a_large_answer_crosses_small_windows() -> None:
     async with Lab(H2Upstream(app), credential=False) as lab:
         guest = await tunnel(lab)
         assert len((await guest.ask("/")).body) == 4 << 20
+        await lab.audited("GET / allow allowed 200 complete")
+
+
+def pings(upstream: H2Upstream) -> int:
+    """How many PINGs, answers left out, the upstream got over its first connection."""
+    got = frames(bytes(upstream.lines[0].received)[len(wire.PREFACE) :])
+    return sum(kind == wire.PING and not flags & wire.ACK for kind, flags, _, _ in got)
+
+
+async def test_an_upstream_that_is_gone_is_found_by_a_ping() -> None:
+    """No end, no reset, no answer, as behind a cable that was pulled: found soon, not after the time of an answer."""
+
+    async def app(talk: Talk2) -> None:
+        if talk.connection == 0:
+            talk.link.line.hold()
+            await talk.given_up()
+        await talk.respond(200, b"there")
+
+    upstream = H2Upstream(app)
+    async with Lab(upstream, settings={"pool": {"ping_s": 0.05}}) as lab:
+        guest = await tunnel(lab)
+        asked = await guest.begin("/", ended=True)
+        pool = lab.gateway.seam.pool
+
+        def ended() -> bool:
+            pool.sweep()
+            return bool(lab.records)
+
+        await lab.until(ended)
+        reply = await guest.answer(asked)
+        assert (reply.status, reply.reason) == (504, "upstream_timeout")
+        assert (await guest.ask("/")).body == b"there"
+        await lab.audited("GET / allow upstream_timeout 504 failed", "GET / allow allowed 200 complete")
+
+
+async def test_an_upstream_that_answers_a_ping_may_think() -> None:
+    """It is asked a few times at most, since there are servers that count; then a request is all the news there is."""
+    go = asyncio.Event()
+
+    async def app(talk: Talk2) -> None:
+        await go.wait()
+        await talk.respond(200, b"thought")
+
+    upstream = H2Upstream(app)
+    async with Lab(upstream, settings={"pool": {"ping_s": 0.02}}) as lab:
+        guest = await tunnel(lab)
+        streams = []
+        pool = lab.gateway.seam.pool
+
+        def asked(count: int) -> bool:
+            pool.sweep()
+            return pings(upstream) >= count
+
+        for count in (1, 2, 3):
+            streams.append(await guest.begin("/", ended=True))
+            await lab.until(lambda: bool(upstream.lines))
+            await lab.until(lambda count=count: asked(count))  # type: ignore[misc]
+        streams.append(await guest.begin("/", ended=True))
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+            pool.sweep()
+        assert pings(upstream) == 3
+        go.set()
+        assert [(await guest.answer(stream)).body for stream in streams] == [b"thought"] * 4
+        await claimed(lab, 4)
+        assert len(upstream.lines) == 1
+
+
+async def test_a_session_that_nobody_waits_for_is_not_asked() -> None:
+    """Idle sessions grow old by themselves; servers take PINGs without requests for a flood."""
+    upstream = H2Upstream(echo2)
+    async with Lab(upstream, settings={"pool": {"ping_s": 0.001}}) as lab:
+        guest = await tunnel(lab)
+        await guest.ask("/")
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+            lab.gateway.seam.pool.sweep()
+        assert pings(upstream) == 0
         await lab.audited("GET / allow allowed 200 complete")

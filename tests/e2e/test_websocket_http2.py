@@ -170,7 +170,7 @@ async def test_an_opening_that_ends_at_once_is_refused() -> None:
         guest = await tunnel(lab)
         reply = await guest.answer(await guest.send(opening(guest.authority), ended=True))
         assert reply.reason == "bad_request"
-        await lab.refused("- - deny bad_request 400 denied")
+        await lab.refused(f"- {lab.authority()} deny bad_request 400 denied")
 
 
 async def test_another_answer_is_an_answer() -> None:

@@ -110,7 +110,7 @@ async def test_node_as_guest(server: type[Any]) -> None:
         assert code == 0, err.decode()
         assert json.loads(out) == NODE_SEEN
         records = await claimed(lab, 5)
-        assert sorted(f"{record.request.path} {record.reason.value}" for record in records if record.request) == [
+        assert sorted(f"{record.request.path} {record.reason}" for record in records if record.request) == [
             "/bye allowed", "/early allowed", "/echo allowed", "/identify placeholder_misplaced",
             "/other no_rule_matched",
         ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-_REFERENCE = re.compile(r"`((?:attack|e2e|unit|property|meta|support|vmm)/[\w/*]+(?:\.py)?(?:::\w+)?/?)`")
+_REFERENCE = re.compile(r"`((?:attack|e2e|unit|property|meta|support|vmm|simulation)/[\w/*]+(?:\.py)?(?:::\w+)?/?)`")
 
 
 def _references(document: str) -> list[str]:

@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
@@ -40,6 +41,7 @@ log = structlog.get_logger("seamgate.audit")
 
 # One write call: large enough to cost nothing per line, small enough to be tried again often while the disk is full.
 _BATCH_RECORDS = 256
+_DENIED: Final = Decision.DENY
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -153,7 +155,7 @@ class Journal:
             AuditError: the journal is closed.
         """
         self._check_open()
-        if record.verdict is Decision.DENY:
+        if record.verdict is _DENIED:
             record = self._thrift.shorten(record)
         pending = self._pending
         if len(pending) >= self._config.max_pending and not (self.healthy and self.flush()):

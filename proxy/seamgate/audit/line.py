@@ -15,8 +15,19 @@ from hashlib import sha256
 
 import msgspec
 
+from seamgate.audit.layout import native_lines, native_sha256_hex
 from seamgate.audit.link import Link
-from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause, with_short_messages
+from seamgate.audit.record import (
+    LONGEST_MESSAGE,
+    SCHEMA,
+    AuditGap,
+    AuditKind,
+    AuditLine,
+    AuditRecord,
+    GapCause,
+    rounded,
+    with_short_messages,
+)
 from seamgate.errors import AuditError
 
 GENESIS = "0" * 64
@@ -31,19 +42,34 @@ _decoder = msgspec.json.Decoder(AuditLine)
 
 
 _EMPTY = sha256()
+_sha256_hex = native_sha256_hex()
 
 
 class LineEncoder:
-    """Turns records into lines. Has no memory of the chain; the journal brings number and hash."""
+    """Turns records into lines. Has no memory of the chain; the journal brings number and hash.
+
+    Numbers with a fraction have three decimals: more is noise, and half of a line's digits.
+    """
 
     def __init__(self) -> None:
+        self._native = native_lines()
         self._encode = msgspec.json.Encoder().encode
         self._second = -1
         self._prefix = b""
 
     def encode(self, record: AuditRecord, seq: int, prev: str) -> bytes:
         """Return the record's line, line feed included; messages are cut to a bounded length."""
-        record = with_short_messages(record)
+        if len(record.message) > LONGEST_MESSAGE or len(record.would_deny) > LONGEST_MESSAGE:
+            record = with_short_messages(record)
+        if self._native is not None:
+            line = self._native.encode(seq, prev, self._timestamp(record.time), _SCHEMA_BYTES, record)
+            if line is not None:
+                return line
+        return self.encode_in_python(record, seq, prev)
+
+    def encode_in_python(self, record: AuditRecord, seq: int, prev: str) -> bytes:
+        """Return the line of a record whose messages are short."""
+        record = rounded(record)
         try:
             body = self._encode(record)
         except UnicodeEncodeError:
@@ -71,6 +97,8 @@ class LineEncoder:
 
 def hash_line(line: bytes) -> str:
     """Return the SHA-256 of the line, line feed included: 64 lower-case hex digits."""
+    if _sha256_hex is not None:
+        return _sha256_hex(line)
     state = _EMPTY.copy()  # a copy costs half of a new one, for which OpenSSL looks the algorithm up again
     state.update(line)
     return state.hexdigest()

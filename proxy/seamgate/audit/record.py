@@ -32,7 +32,7 @@ _LONGEST_QUERY_NAME = 64
 # must not push other guests' records out.
 _LONGEST_PATH = 2048
 _LONGEST_QUERY = 8192
-_LONGEST_MESSAGE = 1024
+LONGEST_MESSAGE = 1024
 
 
 class AuditKind(StrEnum):
@@ -292,7 +292,9 @@ def request_part(request: Request, query_mode: str = "names", reason: Reason | N
     target = request.target
     if reason is Reason.SECRET_LEAVING:
         return AuditRequest(request.method, target.scheme, target.host, target.port, WITHHELD)
-    method, path, query = request.method, cut_text(request.path, _LONGEST_PATH), request.query
+    method, path, query = request.method, request.path, request.query
+    if len(path) > _LONGEST_PATH:
+        path = cut_text(path, _LONGEST_PATH)
     if not query or query_mode == "none":
         return AuditRequest(method, target.scheme, target.host, target.port, path)
     if query_mode == "full":
@@ -310,9 +312,9 @@ def cut_text(text: str, longest: int) -> str:
 
 def with_short_messages(record: AuditRecord) -> AuditRecord:
     """Return the record with its messages cut; the same one where they are short."""
-    if len(record.message) <= _LONGEST_MESSAGE and len(record.would_deny) <= _LONGEST_MESSAGE:
+    if len(record.message) <= LONGEST_MESSAGE and len(record.would_deny) <= LONGEST_MESSAGE:
         return record
-    message, would_deny = cut_text(record.message, _LONGEST_MESSAGE), cut_text(record.would_deny, _LONGEST_MESSAGE)
+    message, would_deny = cut_text(record.message, LONGEST_MESSAGE), cut_text(record.would_deny, LONGEST_MESSAGE)
     return msgspec.structs.replace(record, message=message, would_deny=would_deny)
 
 
@@ -328,6 +330,20 @@ def refused_part(method: str, target: Target | None) -> AuditRequest:
     if target is None:
         return AuditRequest(method=method)
     return AuditRequest(method, target.scheme, target.host, target.port)
+
+
+def rounded(record: AuditRecord) -> AuditRecord:
+    """Return the record with its times cut to three decimals."""
+    return msgspec.structs.replace(
+        record,
+        duration_ms=_rounded(record.duration_ms),
+        first_byte_ms=_rounded(record.first_byte_ms),
+        steps=tuple([msgspec.structs.replace(step, duration_us=round(step.duration_us, 3)) for step in record.steps]),
+    )
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
 
 
 def connect_part(target: Target) -> AuditRequest:

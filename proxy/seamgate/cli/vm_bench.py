@@ -208,7 +208,7 @@ async def run_bench(template: Path, guests: int, calls: int, progress: Any) -> B
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @exit_codes
 def bench(name: str, guests: int, calls: int, svg: Path | None, as_json: bool) -> None:
-    """Run agents that all call an LLM API through a gateway; print six numbers beside their goals."""
+    """Run agents that all call an LLM API through a gateway. Prints six numbers beside their goals."""
     configure_logging("console", "error")
     progress = _Progress()
     try:

@@ -18,6 +18,7 @@ from seamgate.credentials.config import (
     default_placeholder,
     shown_placeholder,
 )
+from seamgate.credentials.needles import Needles
 from seamgate.flow import Headers
 
 UNKNOWN = ""
@@ -29,7 +30,7 @@ _BASIC = re.compile(rb"(?i)\A(basic) +([A-Za-z0-9+/_-]+)=*\Z")
 class PlaceholderIndex:
     """All placeholders of a configuration."""
 
-    __slots__ = ("_owners", "_pattern", "_quick", "texts")
+    __slots__ = ("_any", "_any_or_basic", "_owners", "_pattern", "texts")
 
     def __init__(self, credentials: Mapping[str, CredentialConfig]) -> None:
         self._owners: dict[bytes, str] = {}
@@ -38,7 +39,9 @@ class PlaceholderIndex:
             self._owners[shown_placeholder(name, config).encode("ascii")] = name
         self.texts = tuple(sorted(self._owners, key=lambda text: (-len(text), text)))
         default = DEFAULT_PLACEHOLDER_PREFIX.encode("ascii")
-        self._quick = (default, *(text for text in self.texts if not text.startswith(default)))
+        quick = (default, *(text for text in self.texts if not text.startswith(default)))
+        self._any = Needles(quick)
+        self._any_or_basic = Needles(quick, (b"basic ",))
         # The bare prefix last: what only looks like a placeholder is one that nobody will swap.
         self._pattern = re.compile(b"|".join([*map(re.escape, self.texts), re.escape(default)]))
 
@@ -78,17 +81,14 @@ class PlaceholderIndex:
                 if names:
                     return names[0]
         raw = query.encode("ascii", "replace") if query else b""
-        return self.names_in(raw)[0] if raw and self._anywhere(raw) else None
+        return self.names_in(raw)[0] if raw and self._any.found(raw) else None
 
     def may_hold(self, headers: Headers, query: str | None) -> bool:
         """Return False only if no placeholder stands in the headers and the query: a quick test first."""
         text = b"\n".join([value for _, value in headers])
-        if b"basic " in text.lower() or self._anywhere(text):
+        if self._any_or_basic.found(text):
             return True
-        return query is not None and self._anywhere(query.encode("ascii", "replace"))
-
-    def _anywhere(self, data: bytes) -> bool:
-        return any(text in data for text in self._quick)
+        return query is not None and self._any.found(query.encode("ascii", "replace"))
 
 
 def decode_basic(value: bytes) -> bytes | None:

@@ -1,7 +1,7 @@
 """Looks through a request for placeholders and for real values, in every spelling, on every surface.
 
-The credentials plugin asks `suspicious` for each request: one pass of an automaton over the head (and over the body
-if it is here), about a microsecond whatever the number of credentials. Only a suspicious request is looked through
+The credentials plugin asks `suspicious` for each request: one pass over the head (and over the body if it is here),
+about a microsecond whatever the number of credentials. Only a suspicious request is looked through
 in full by `findings`. Pure; nothing found here ever carries a value, only the credential's name and the surface.
 """
 
@@ -12,17 +12,14 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-import re2
 
 from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
 from seamgate.credentials.encodings import all_forms, base64_forms
 from seamgate.credentials.finding import Finding, Surface
+from seamgate.credentials.needles import Needles
 from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex, decode_basic
-from seamgate.errors import ConfigError
 from seamgate.flow import Request
 
-_AUTOMATON_BYTES = 256 << 20
-"""What the automaton may grow to: 1,000 credentials need about a tenth."""
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 1024, 1024
 """How many texts of each surface, up to which size, the findings are remembered for: some megabytes at most."""
 _JSON_ESCAPE = re.compile(rb"\\u00([0-7][0-9A-Fa-f])")
@@ -39,22 +36,19 @@ class RequestScanner:
         Args:
             index: all placeholders.
             values: (credential's name, real value).
-
-        Raises:
-            ConfigError: there are too many.
         """
         self._index = index
         self._values = tuple({form: name for name, value in values for form in all_forms(value)}.items())
         self._encoded = tuple((form, index.owner(text)) for text in index.texts for form in base64_forms(text))
         needles = [*index.texts, *(form for form, _ in self._values), *(form for form, _ in self._encoded)]
-        prefix = _literal(DEFAULT_PLACEHOLDER_PREFIX.encode("ascii"))
+        prefix = DEFAULT_PLACEHOLDER_PREFIX.encode("ascii")
         # What was found in a header value or path: clients send the same ones again and again.
         # A dictionary for headers and one for paths, because hashing an enumeration's member is slow.
         self._in_headers: dict[tuple[bytes, bytes], tuple[Finding, ...]] = {}
         self._in_paths: dict[bytes, tuple[Finding, ...]] = {}
         # Basic is always looked into; there are few such requests.
-        self._head = _automaton([b"(?i:basic )", prefix, *map(_literal, needles)])
-        self._body = _automaton([*map(_literal, needles)] or [prefix])
+        self._head = Needles((prefix, *needles), (b"basic ",))
+        self._body = Needles(needles or (prefix,))
 
     def __repr__(self) -> str:
         return f"<RequestScanner of {len(self._index.texts)} placeholders>"
@@ -66,12 +60,12 @@ class RequestScanner:
         if request.query:
             parts.append(request.query.encode("ascii", "replace"))
         head = b"\n".join(parts)
-        if b"%" in head or self._head.search(head) is not None:
+        if head.find(b"%") >= 0 or self._head.found(head):
             return True
         return request.body is not None and self._body_suspicious(request.body)
 
     def _body_suspicious(self, body: bytes) -> bool:
-        return b"\\u00" in body or b"%" in body or self._body.search(body) is not None
+        return body.find(b"\\u00") >= 0 or body.find(b"%") >= 0 or self._body.found(body)
 
     def findings(self, request: Request) -> Iterator[Finding]:
         """Yield what stands in the request, real values before placeholders on each surface."""
@@ -144,20 +138,3 @@ class RequestScanner:
 
 def _spellings(text: bytes) -> list[bytes]:
     return [text, unquote_to_bytes(text)] if b"%" in text else [text]
-
-
-def _literal(text: bytes) -> bytes:
-    return b"".join(b"\\x%02x" % byte for byte in text)
-
-
-def _automaton(alternatives: list[bytes]) -> re2._Regexp:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.never_capture = True
-    options.max_mem = _AUTOMATON_BYTES
-    options.log_errors = False  # the message would hold the pattern, and so the values
-    try:
-        return re2.compile(b"|".join(alternatives), options)
-    except re2.error:
-        pass  # raised outside, so that the error, which holds the pattern, is not its context
-    raise ConfigError("there are too many credentials to search requests for: use fewer, or several gateways")

@@ -112,3 +112,14 @@ class Connections:
             connection.close()
         for stream in list(self.handshakes):
             stream.abort()
+
+    def abort(self) -> None:
+        """End those that are still there, whatever their guests have not read."""
+        for connection in list(self.all):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    @property
+    def flushing(self) -> bool:
+        """Whether one is closing that has not sent all that it has to."""
+        return any(each.transport is not None and each.transport.is_closing() for each in self.all)

@@ -6,10 +6,8 @@ denied name is answered NXDOMAIN or REFUSED, as configured, with the reason as e
 address at which every request is denied; and told to the audit log. So what can be smuggled out in names reaches
 servers of allowed domains at most.
 
-`DnsService` does no I/O but the pipeline's; `Datagrams` and `Stream` put it on UDP and TCP. The guest is hostile:
-queries are read with bounds, and answers are built from what was understood.
-
-    header 12: id 2, flags 2, counts 2 each                                                  Source: RFC 1035 4.1.1
+`DnsService` does no I/O but the pipeline's; `Datagrams` and `Stream` put it on UDP and TCP, also for the entry outside
+of namespaces (`entry.dns_entry`), which gives out the addresses themselves.
 """
 
 from __future__ import annotations
@@ -17,25 +15,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ipaddress
-import struct
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
-
-import msgspec
+from typing import Any, Final, Protocol, cast
 
 from seamgate.address import canonical_name
 from seamgate.audit.record import AuditRequest
+from seamgate.entry.dns_query import Query, build_answer, read_query
 from seamgate.entry.netns.names import NameTable
 from seamgate.entry.netns.refusals import Refusals
 from seamgate.errors import Reason, SeamgateError, TargetError
 from seamgate.flow import Guest, Resolution, Target
 from seamgate.seam import Seam
 from seamgate.tasks import spawn
-from seamgate.upstream.dns_message import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL, TYPE_A, TYPE_AAAA
+from seamgate.upstream.dns_message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, TYPE_A, TYPE_AAAA
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
-TTL_S: Final = 60
-"""An address stands for its name as long as the guest lives, so any would do; this one lets policy be asked again."""
 MOST_PENDING: Final = 256
 """Names of one guest that are being resolved."""
 MOST_STREAMS: Final = 64
@@ -43,97 +37,20 @@ STREAM_IDLE_S: Final = 30.0
 DENIED_CODES: Final = {"nxdomain": NXDOMAIN, "refused": REFUSED, "explain": NOERROR}
 """Choices of the configuration. NOERROR: with an address, at which every request is denied and told why."""
 
-_TYPE_OPT, _CLASS_IN, _OPTION_EDE = 41, 1, 15
 # Source: RFC 8914 5.2
-_EDE_BLOCKED, _EDE_NETWORK_ERROR = 15, 23
-_LONGEST_EDE = 200
-_UDP_BYTES = 1232
-_HEADER = struct.Struct("!HHHHHH")
-_RESPONSE, _RECURSION_AVAILABLE, _KEPT_FLAGS = 0x8000, 0x0080, 0x7900
-_POINTER_TO_QUESTION = b"\xc0\x0c"
-_LOCALHOST = {TYPE_A: bytes((127, 0, 0, 1)), TYPE_AAAA: ipaddress.IPv6Address("::1").packed}
+EDE_BLOCKED, EDE_PROHIBITED, EDE_NETWORK_ERROR = 15, 18, 23
+LOCALHOST: Final = {TYPE_A: (bytes((127, 0, 0, 1)),), TYPE_AAAA: (ipaddress.IPv6Address("::1").packed,)}
 
 Reply = Callable[[bytes], None]
 
 
-class Query(msgspec.Struct, frozen=True):
-    """A question as it was understood.
+class Answers(Protocol):
+    """What `Datagrams` and `Stream` put on the network."""
 
-    Attributes:
-        id: of the message.
-        flags: opcode and "recursion desired" as sent, the rest zero.
-        code: NOERROR, or why it can't be answered.
-        question: the question section as sent, b"" if it can't be read.
-        name: as text, case as sent, without trailing dot; "" for the root.
-        kind: the record type.
-        extended: whether the client takes extended errors (EDNS).
-    """
+    streams: set[asyncio.Transport]
 
-    id: int
-    flags: int
-    code: int = NOERROR
-    question: bytes = b""
-    name: str = ""
-    kind: int = 0
-    extended: bool = False
-
-
-def read_query(message: bytes) -> Query | None:
-    """Read a message; None if it is no query at all, so that nothing is to be said."""
-    if len(message) < 12:
-        return None
-    identity, flags, questions, answers, authorities, additionals = _HEADER.unpack_from(message)
-    if flags & _RESPONSE:
-        return None
-    kept = flags & _KEPT_FLAGS
-    if flags & 0x7800:
-        return Query(identity, kept, NOTIMP)
-    read = _read_question(message) if questions == 1 and not answers and not authorities else None
-    if read is None:
-        return Query(identity, kept, FORMERR)
-    name, end = read
-    kind, record_class = struct.unpack_from("!HH", message, end - 4)
-    code = NOERROR if record_class == _CLASS_IN else REFUSED
-    return Query(identity, kept, code, message[12:end], name, kind, _has_edns(message, end, additionals))
-
-
-def _read_question(message: bytes) -> tuple[str, int] | None:
-    """Return (name, offset behind the question); None if it is cut, compressed or too long."""
-    labels: list[str] = []
-    offset = 12
-    while offset < len(message) and offset - 12 < 255:
-        size = message[offset]
-        if size == 0:
-            end = offset + 5
-            return (".".join(labels), end) if end <= len(message) else None
-        label = message[offset + 1 : offset + 1 + size]
-        if size > 63 or len(label) < size:
-            return None
-        # A dot in a label would make two of it; no name that is canonical has a backslash.
-        labels.append(label.decode("latin-1").replace(".", "\\."))
-        offset += size + 1
-    return None
-
-
-def _has_edns(message: bytes, offset: int, additionals: int) -> bool:
-    """Return whether the first additional record is an OPT (RFC 6891 6.1.1), as every resolver sends it."""
-    return additionals > 0 and message[offset : offset + 3] == b"\0" + _TYPE_OPT.to_bytes(2)
-
-
-def build_answer(query: Query, code: int = NOERROR, data: bytes = b"", *, ede: int = 0, text: str = "") -> bytes:
-    """Return the answer to a query: a code, at most one address, at most one extended error."""
-    flags = _RESPONSE | _RECURSION_AVAILABLE | query.flags | code
-    counts = (1 if query.question else 0, 1 if data else 0, 0, 1 if query.extended else 0)
-    message = _HEADER.pack(query.id, flags, *counts) + query.question
-    if data:
-        message += _POINTER_TO_QUESTION + struct.pack("!HHIH", query.kind, _CLASS_IN, TTL_S, len(data)) + data
-    if query.extended:
-        option = b""
-        if ede:
-            said = text.encode()[:_LONGEST_EDE].decode(errors="ignore").encode()
-            option = struct.pack("!HHH", _OPTION_EDE, len(said) + 2, ede) + said
-        message += b"\0" + struct.pack("!HHIH", _TYPE_OPT, _UDP_BYTES, 0, len(option)) + option
-    return message
+    def answer(self, message: bytes, reply: Reply, *, tcp: bool = False) -> None:
+        """Answer a message, now or later; nothing is said to what is no query."""
 
 
 def judge_name(seam: Seam, guest: Guest, name: str) -> Verdict:
@@ -175,7 +92,7 @@ class DnsService:
         for stream in list(self.streams):
             stream.abort()
 
-    def answer(self, message: bytes, reply: Reply) -> None:
+    def answer(self, message: bytes, reply: Reply, *, tcp: bool = False) -> None:
         """Answer a message, now or once the name is resolved; nothing is said to what is no query."""
         query = read_query(message)
         if query is None:
@@ -189,7 +106,7 @@ class DnsService:
             self._refuse(query, "", denial_of(error), reply)
             return
         if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 6.3
-            reply(build_answer(query, data=_LOCALHOST.get(query.kind, b"")))
+            reply(build_answer(query, NOERROR, LOCALHOST.get(query.kind, ())))
             return
         verdict = judge_name(self._seam, self._guest, name)
         if verdict.effect is Effect.DENY:
@@ -203,8 +120,8 @@ class DnsService:
         self._refusals.refuse(AuditRequest(method="RESOLVE", scheme="dns", host=name, port=53), verdict)
         explaining = self._denied == NOERROR and name and query.kind == TYPE_A
         address = self._names.address_of(name) if explaining else None
-        data = b"" if address is None else ipaddress.IPv4Address(address).packed
-        reply(build_answer(query, self._denied, data, ede=_EDE_BLOCKED, text=verdict.message))
+        data = () if address is None else (ipaddress.IPv4Address(address).packed,)
+        reply(build_answer(query, self._denied, data, ede=EDE_BLOCKED, text=verdict.message))
 
     def _resolve(self, query: Query, name: str, reply: Reply) -> None:
         try:
@@ -215,7 +132,7 @@ class DnsService:
         if not inspect.isawaitable(found):
             self._found(query, name, found, reply)
         elif self._pending >= MOST_PENDING:
-            _close(found)
+            close_awaitable(found)
             error = SeamgateError("too many names are being resolved", reason=Reason.OVERLOADED)
             self._failed(query, name, error, reply)
         else:
@@ -242,14 +159,14 @@ class DnsService:
             message = "no plugin resolves names" if found is None else "this guest has asked for too many names"
             self._failed(query, name, SeamgateError(message, reason=Reason.OVERLOADED), reply)
         else:
-            reply(build_answer(query, data=ipaddress.IPv4Address(address).packed))
+            reply(build_answer(query, NOERROR, (ipaddress.IPv4Address(address).packed,)))
 
     def _failed(self, query: Query, name: str, error: SeamgateError, reply: Reply) -> None:
         self._refusals.refuse(AuditRequest(method="RESOLVE", scheme="dns", host=name, port=53), denial_of(error))
-        reply(build_answer(query, SERVFAIL, ede=_EDE_NETWORK_ERROR, text=error.message))
+        reply(build_answer(query, SERVFAIL, ede=EDE_NETWORK_ERROR, text=error.message))
 
 
-def _close(pending: Awaitable[Any]) -> None:
+def close_awaitable(pending: Awaitable[Any]) -> None:
     """Let go of an awaitable that nobody will await."""
     if inspect.iscoroutine(pending):
         pending.close()
@@ -258,7 +175,7 @@ def _close(pending: Awaitable[Any]) -> None:
 class Datagrams(asyncio.DatagramProtocol):
     """The service on UDP."""
 
-    def __init__(self, service: DnsService) -> None:
+    def __init__(self, service: Answers) -> None:
         self._service = service
         self._transport: asyncio.DatagramTransport | None = None
 
@@ -281,7 +198,7 @@ class Datagrams(asyncio.DatagramProtocol):
 class Stream(asyncio.Protocol):
     """The service on TCP: each message after its length in two bytes (RFC 7766 8)."""
 
-    def __init__(self, service: DnsService) -> None:
+    def __init__(self, service: Answers) -> None:
         self._service = service
         self._transport: asyncio.Transport | None = None
         self._data = b""
@@ -300,8 +217,18 @@ class Stream(asyncio.Protocol):
         self._data += data
         while len(self._data) >= 2 and len(self._data) >= (end := 2 + int.from_bytes(self._data[:2])):
             message, self._data = self._data[2:end], self._data[end:]
-            self._service.answer(message, self._send)
+            self._service.answer(message, self._send, tcp=True)
         self._wait()
+
+    def pause_writing(self) -> None:
+        """The client reads no answers: read no questions of it."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def _wait(self) -> None:
         if self._timer is not None:

@@ -39,6 +39,8 @@ LINGER_S: Final = 2.0
 """How long a connection that ends with a refusal stays open for the guest to read it."""
 
 OnConnect = Callable[["Http1Guest", RequestHead], None]
+_PENDING: Final = BodyState.PENDING
+_ABSENT: Final = BodyState.ABSENT
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -262,7 +264,7 @@ class Http1Guest:
             bound.query,
             head.headers,
             None,
-            BodyState.PENDING if head.body else BodyState.ABSENT,
+            _PENDING if head.body else _ABSENT,
             seam.clock(),
             upgrade,
         )

@@ -17,6 +17,7 @@ from seamgate.entry.http1_guest import LINGER_S
 from seamgate.exchange import Exchange
 from seamgate.flow import Headers
 from seamgate.grpc import grpc_denial, is_grpc
+from seamgate.holding import Holding
 from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http2_events import StreamData, StreamEnd
 from seamgate.protocol.http2_fields import response_fields
@@ -32,8 +33,8 @@ class Http2Stream:
     """One stream: the guest's side of one exchange."""
 
     __slots__ = (
-        "active_at", "close_at", "connection", "exchange", "full_at", "head", "held", "lasting", "number", "paused",
-        "websocket",
+        "_held_bytes", "_holding", "_queued_bytes", "active_at", "close_at", "connection", "exchange", "full_at",
+        "head", "held", "lasting", "number", "paused", "websocket",
     )  # fmt: skip
 
     def __init__(self, connection: Http2Guest, number: int, head: RequestHead | None) -> None:
@@ -48,6 +49,8 @@ class Http2Stream:
         self.held: list[StreamData | StreamEnd] = []
         self.active_at = monotonic()
         self.full_at = 0.0
+        self._holding: Holding | None = None
+        self._held_bytes = self._queued_bytes = 0
 
     def __repr__(self) -> str:
         return f"<Http2Stream {self.number} {self.exchange!r}>"
@@ -58,9 +61,27 @@ class Http2Stream:
         """A piece of the request, or its end; held back while the upstream takes no more."""
         self.active_at = monotonic()
         if self.paused:
-            self.held.append(event)
+            self._hold(event)
         else:
             self._deliver(event)
+
+    def _hold(self, event: StreamData | StreamEnd) -> None:
+        self.held.append(event)
+        exchange = self.exchange
+        if isinstance(event, StreamData) and exchange is not None:
+            self._held_bytes += len(event.data)
+            exchange.guarded(self._count)
+
+    def _count(self) -> None:
+        """Count what waits here for either side.
+
+        Raises:
+            SeamgateError: it is more than may be in memory.
+        """
+        if self.exchange is not None:
+            if self._holding is None:
+                self._holding = Holding(self.connection.seam.held, self.exchange.request.guest.id)
+            self._holding.say(self._held_bytes + self._queued_bytes)
 
     def gone(self) -> None:
         """The guest gave the stream up; or ended it, which for a WebSocket is the end of its connection."""
@@ -109,7 +130,11 @@ class Http2Stream:
         self.connection.core.send_fields(self.number, fields, ended=ended)
 
     def send_data(self, data: bytes) -> None:
-        """Pass on a piece of the body, as far as the guest's windows permit; queue the rest."""
+        """Pass on a piece of the body, as far as the guest's windows permit; queue the rest.
+
+        Raises:
+            SeamgateError: more waits for guests than may be in memory.
+        """
         core = self.connection.core
         self.active_at = monotonic()
         core.send_data(self.number, data)
@@ -117,6 +142,9 @@ class Http2Stream:
             self.full_at = monotonic()
             if self.exchange is not None:
                 self.exchange.guest_writable(False)
+            if self.websocket is None:  # which counts what it queues
+                self._queued_bytes = core.queued_bytes(self.number)
+                self._count()
 
     def send_end(self, trailers: Headers) -> None:
         """End the response."""
@@ -145,6 +173,8 @@ class Http2Stream:
     def drained(self) -> None:
         """The guest took most of what was queued."""
         self.full_at = 0.0
+        self._queued_bytes = 0
+        self._count()
         if self.exchange is not None:
             self.exchange.guest_writable(True)
 
@@ -158,7 +188,12 @@ class Http2Stream:
             return
         self.paused = False
         while self.held and not self.paused:
-            self._deliver(self.held.pop(0))
+            event = self.held.pop(0)
+            if isinstance(event, StreamData):
+                self._held_bytes -= len(event.data)
+            self._deliver(event)
+        if self._holding is not None:
+            self._count()
         if self.exchange is not None:
             self.exchange.flush_upstream()
         self.flush()
@@ -166,6 +201,8 @@ class Http2Stream:
     def finished(self) -> None:
         """The exchange is over: so is the stream, once its answer has gone out, and a WebSocket's is closed."""
         self.exchange = None
+        if self._holding is not None:
+            self._holding.close()
         if self.websocket is None:
             self.held = []
             self.connection.stream_done(self.number)

@@ -3,9 +3,9 @@
 Called by the guest's and the upstream's side of an exchange through `protocol.http1_reader`. It never repairs: what
 two parsers could read differently is refused, because what policy saw has to be what upstream gets.
 
-Why a parser of our own: the strict check of a head (which bytes, which line ends) and the split of its lines both run
-in C; a lenient parser behind the same check would read everything twice and could still disagree with it. h11 is the
-oracle: a property test holds both to the same verdicts and bytes wherever h11 is as strict.
+Why a parser of our own: the strict check of a head (which bytes, which line ends) and the split of its lines are one
+pass in C (`protocol.fields`); a lenient parser behind the same check would read everything twice and could still
+disagree with it. h11 is the oracle: a property test holds both to the same verdicts and bytes where h11 is as strict.
 
 Stricter than RFC 9112 (where it says "may"): no bare LF, no obs-fold, no space before the colon, no white space or
 empty line before the request line, at most one Content-Length and one Host, no Content-Length beside
@@ -17,18 +17,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from seamgate.errors import GuestProtocolError, PluginError, ProtocolError, Reason, UpstreamProtocolError
+from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
 from seamgate.flow import Headers
-from seamgate.headers import OF_THE_GATEWAY, field_problem
+from seamgate.headers import OF_THE_GATEWAY
+from seamgate.protocol.fields import MAX_FIELDS as MAX_FIELDS
+from seamgate.protocol.fields import split_head, write_checked, write_fields
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead
 
-_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}\Z")
 _METHOD = re.compile(rb"[A-Z][A-Z\-]{0,23}\Z")
 _COMMON: Final = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT"))
 _TARGET = re.compile(rb"[\x21-\x7e]+\Z")
 _STATUS_LINE = re.compile(rb"HTTP/([0-9]\.[0-9]) ([1-9][0-9]{2})(?: .*)?\Z")
-# What may stand in a head at all: HTAB, visible ASCII, space, obs-text, and the CR and LF of line ends.
-_HEAD_BYTES: Final = bytes((0x09, 0x0A, 0x0D, *range(0x20, 0x7F), *range(0x80, 0x100)))
 
 # Read here and never passed on: framing and hop-by-hop fields (RFC 9110 7.6.1), and what belongs to proxies.
 _SPECIAL: Final = OF_THE_GATEWAY
@@ -40,9 +39,6 @@ NEVER_TRAILER: Final = _SPECIAL | {
     b"cache-control", b"expires", b"date", b"location", b"retry-after", b"vary", b"range", b"max-forwards",
 }  # fmt: skip
 
-MAX_FIELDS: Final = 128
-"""Fields in one head. Apache allows 100, Node 2,000 (by bytes), nginx bounds bytes only; agents send about 20."""
-
 
 def parse_request_head(head: bytes) -> RequestHead:
     """Parse a whole request head, including its empty line.
@@ -50,8 +46,8 @@ def parse_request_head(head: bytes) -> RequestHead:
     Raises:
         GuestProtocolError: it is not well-formed, ambiguous, or of a version or method that is refused.
     """
-    lines = _lines(head, GuestProtocolError)
-    parts = lines[0].split(b" ")
+    first, headers, special = split_head(head, GuestProtocolError)
+    parts = first.split(b" ")
     if len(parts) != 3 or not _TARGET.match(parts[1]) or parts[2][:5] != b"HTTP/":
         raise GuestProtocolError("the request line is malformed")
     method_bytes, target, version = parts
@@ -61,7 +57,6 @@ def parse_request_head(head: bytes) -> RequestHead:
     if method_bytes not in _COMMON and (not _METHOD.match(method_bytes) or method_bytes == b"TRACE"):
         # TRACE would send the credential that we put in back to the guest (RFC 9110 9.3.8).
         raise GuestProtocolError("the method is not one that is forwarded", reason=Reason.METHOD_REFUSED)
-    headers, special = _split_fields(lines, GuestProtocolError)
     hosts = special.get(b"host")
     if hosts is None and minor == 1:
         raise GuestProtocolError("the Host header is missing")
@@ -94,8 +89,8 @@ def parse_response_head(head: bytes, method: str) -> ResponseHead:
     Raises:
         UpstreamProtocolError: it is not well-formed or ambiguous.
     """
-    lines = _lines(head, UpstreamProtocolError)
-    match = _STATUS_LINE.match(lines[0])
+    first, headers, special = split_head(head, UpstreamProtocolError)
+    match = _STATUS_LINE.match(first)
     if match is None:
         raise UpstreamProtocolError("the upstream's status line is malformed")
     version, status_bytes = match.groups()
@@ -105,7 +100,6 @@ def parse_response_head(head: bytes, method: str) -> ResponseHead:
     status = int(status_bytes)
     if status > 599:
         raise UpstreamProtocolError(f"the upstream answers with status {status}")
-    headers, special = _split_fields(lines, UpstreamProtocolError)
     body, declared = _response_framing(special, status, method, minor)
     keep_alive, headers = _connection(special, headers, minor, UpstreamProtocolError)
     bound = status == 401 and any(
@@ -124,67 +118,11 @@ def parse_trailers(block: bytes, error: type[ProtocolError]) -> Headers:
     Raises:
         ProtocolError: of the given type; it is malformed, or a field may not come late.
     """
-    lines = _lines(b"\r\n" + block, error)
-    fields, special = _split_fields(lines, error)
+    _, fields, special = split_head(b"\r\n" + block, error)
     for name in (*special, *(name for name, _ in fields)):
         if name in NEVER_TRAILER:
             raise error(f"the field {name.decode()} may not be a trailer")
     return fields
-
-
-def _lines(head: bytes, error: type[ProtocolError]) -> list[bytes]:
-    """Split a head into lines, refusing each byte and each line end that the strict grammar does not have."""
-    lines = head[:-4].split(b"\r\n")
-    ends = len(lines) + 1
-    if head.count(b"\n") != ends or head.count(b"\r") != ends:
-        raise error("there is a bare CR or LF")
-    if head.translate(None, _HEAD_BYTES):
-        raise error("there is a control character")
-    return lines
-
-
-# Fields that say the same in most heads: the whole line is checked and split once. Nothing that could be a secret.
-_BORING: Final = frozenset(
-    (
-        b"accept", b"accept-encoding", b"accept-language", b"accept-ranges", b"access-control-allow-origin",
-        b"cache-control", b"connection", b"content-type", b"host", b"keep-alive", b"server", b"transfer-encoding",
-        b"user-agent", b"vary", b"x-content-type-options",
-    )
-)  # fmt: skip
-_lines_seen: dict[bytes, tuple[bytes, bytes]] = {}
-_MOST_LINES: Final = 8192
-_LONGEST_LINE: Final = 200
-
-
-def _field(line: bytes, error: type[ProtocolError]) -> tuple[bytes, bytes]:
-    """Split a header line into its name in lower case and its value without outer white space."""
-    raw, colon, value = line.partition(b":")
-    if not colon or not _TOKEN.match(raw):
-        folded = line[:1] in (b" ", b"\t")
-        raise error("a header line is folded" if folded else "a header line has no valid name before a colon")
-    pair = (raw.lower(), value.strip(b" \t"))
-    if pair[0] in _BORING and len(line) <= _LONGEST_LINE and len(_lines_seen) < _MOST_LINES:
-        _lines_seen[line] = pair
-    return pair
-
-
-def _split_fields(lines: list[bytes], error: type[ProtocolError]) -> tuple[Headers, dict[bytes, list[bytes]]]:
-    """Split fields into those that go on and those that are read here."""
-    if len(lines) - 1 > MAX_FIELDS:
-        raise error(f"there are more than {MAX_FIELDS} header fields", reason=_too_large(error))
-    ordinary: list[tuple[bytes, bytes]] = []
-    special: dict[bytes, list[bytes]] = {}
-    for line in lines[1:]:
-        pair = _lines_seen.get(line) or _field(line, error)
-        if pair[0] in _SPECIAL:
-            special.setdefault(pair[0], []).append(pair[1])
-        else:
-            ordinary.append(pair)
-    return tuple(ordinary), special
-
-
-def _too_large(error: type[ProtocolError]) -> Reason:
-    return Reason.HEADERS_TOO_LARGE if error is GuestProtocolError else Reason.UPSTREAM_PROTOCOL
 
 
 def _single(special: dict[bytes, list[bytes]], name: bytes) -> bytes | None:
@@ -277,18 +215,14 @@ def write_request_head(method: str, target: str, authority: str, headers: Header
     Raises:
         PluginError: a field would be read as something else. Whoever made it is checked before: this is the last wall.
     """
-    problem = field_problem(headers, at_the_writer=True)
-    if problem:
-        raise PluginError(f"the request can't be written: {problem}")
-    lines = [f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode("ascii")]
-    lines += [b"%b: %b\r\n" % pair for pair in headers]
+    first = f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode("ascii")
     if body == CHUNKED:
-        lines.append(b"transfer-encoding: chunked\r\n\r\n")
+        last = b"transfer-encoding: chunked\r\n\r\n"
     elif body or method in ("POST", "PUT", "PATCH"):
-        lines.append(b"content-length: %d\r\n\r\n" % body)
+        last = b"content-length: %d\r\n\r\n" % body
     else:
-        lines.append(b"\r\n")
-    return b"".join(lines)
+        last = b"\r\n"
+    return write_checked(first, headers, last)
 
 
 def write_response_head(
@@ -305,16 +239,16 @@ def write_response_head(
         remark: stands after the reason phrase, in brackets; visible ASCII.
     """
     phrase = REASON_PHRASES.get(status, b"")
-    lines = [b"HTTP/1.1 %d %b\r\n" % (status, b"%b (%b)" % (phrase, remark) if remark else phrase)]
-    lines += [b"%b: %b\r\n" % pair for pair in headers]
-    if body is not None and body != UNTIL_CLOSE:
-        lines.append(b"transfer-encoding: chunked\r\n" if body == CHUNKED else b"content-length: %d\r\n" % body)
+    first = b"HTTP/1.1 %d %b\r\n" % (status, b"%b (%b)" % (phrase, remark) if remark else phrase)
+    last = b"\r\n"
     if not keep_alive:
-        lines.append(b"connection: close\r\n")
+        last = b"connection: close\r\n\r\n"
     elif minor == 0:
-        lines.append(b"connection: keep-alive\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+        last = b"connection: keep-alive\r\n\r\n"
+    if body is not None and body != UNTIL_CLOSE:
+        framing = b"transfer-encoding: chunked\r\n" if body == CHUNKED else b"content-length: %d\r\n" % body
+        last = framing + last
+    return write_fields(first, headers, last)
 
 
 def write_chunk(data: bytes) -> bytes:

@@ -12,7 +12,6 @@ the end of a message until `start_next` is called, so that a pipelined request i
 from __future__ import annotations
 
 import re
-from enum import Enum
 from typing import Final
 
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
@@ -24,18 +23,18 @@ MAX_HEAD_BYTES: Final = 65536
 MAX_TRAILER_BYTES: Final = 16384
 _MAX_CHUNK_LINE: Final = 300
 # At most 15 hex digits, so that a size always fits; extensions (RFC 9112 7.1.1) are read over, never passed on.
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\Z")
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\Z")
 
-
-class _State(Enum):
-    HEAD = 1
-    LENGTH = 2
-    CHUNK_LINE = 3
-    CHUNK_DATA = 4
-    CHUNK_END = 5
-    TRAILERS = 6
-    UNTIL_CLOSE = 7
-    DONE = 8
+# What is read next: plain numbers, because each piece of a body asks for them.
+_HEAD: Final = 0
+_LENGTH: Final = 1
+_CHUNK_LINE: Final = 2
+_CHUNK_DATA: Final = 3
+_CHUNK_END: Final = 4
+_TRAILERS: Final = 5
+_UNTIL_CLOSE: Final = 6
+_DONE: Final = 7
+_NAMES: Final = ("HEAD", "LENGTH", "CHUNK_LINE", "CHUNK_DATA", "CHUNK_END", "TRAILERS", "UNTIL_CLOSE", "DONE")
 
 
 class _NeedData:
@@ -61,10 +60,10 @@ class MessageReader:
         self._position = 0
         self._scanned = 0
         self._left = 0
-        self._state = _State.HEAD
+        self._state: int = _HEAD
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._state.name} unread={self.unread_bytes}>"
+        return f"<{type(self).__name__} {_NAMES[self._state]} unread={self.unread_bytes}>"
 
     @property
     def unread_bytes(self) -> int:
@@ -74,17 +73,17 @@ class MessageReader:
     @property
     def between_messages(self) -> bool:
         """Whether no message is under way and nothing is buffered."""
-        return self._state in (_State.HEAD, _State.DONE) and not self.unread_bytes
+        return (self._state == _HEAD or self._state == _DONE) and not self.unread_bytes
 
     @property
     def in_head(self) -> bool:
         """Whether a head is under way, or the next one's first byte is awaited."""
-        return self._state is _State.HEAD
+        return self._state == _HEAD
 
     @property
     def message_done(self) -> bool:
         """Whether the message's end was given out."""
-        return self._state is _State.DONE
+        return self._state == _DONE
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the connection."""
@@ -103,9 +102,9 @@ class MessageReader:
 
     def start_next(self) -> None:
         """Begin the next message; only after the end of the present one."""
-        if self._state is not _State.DONE:
+        if self._state != _DONE:
             raise RuntimeError("start_next within a message")
-        self._state = _State.HEAD
+        self._state = _HEAD
         self._scanned = self._position
 
     def next_event(self) -> Event:
@@ -115,13 +114,13 @@ class MessageReader:
             ProtocolError: of this side; the connection can't be used any more.
         """
         state = self._state
-        if state is _State.HEAD:
+        if state == _HEAD:
             return self._read_head()
-        if state is _State.DONE:
+        if state == _DONE:
             return NEED_DATA
-        if state is _State.LENGTH:
+        if state == _LENGTH:
             return self._read_length()
-        if state is _State.UNTIL_CLOSE:
+        if state == _UNTIL_CLOSE:
             return self.take_rest() or NEED_DATA
         return self._read_chunked()
 
@@ -131,8 +130,8 @@ class MessageReader:
         Raises:
             ProtocolError: the message was cut.
         """
-        if self._state is _State.UNTIL_CLOSE:
-            self._state = _State.DONE
+        if self._state == _UNTIL_CLOSE:
+            self._state = _DONE
             return _NO_TRAILERS
         if self.between_messages:
             return None
@@ -146,12 +145,12 @@ class MessageReader:
 
     def _begin_body(self, framing: int) -> None:
         if framing == CHUNKED:
-            self._state = _State.CHUNK_LINE
+            self._state = _CHUNK_LINE
         elif framing == UNTIL_CLOSE:
-            self._state = _State.UNTIL_CLOSE
+            self._state = _UNTIL_CLOSE
         else:
             self._left = framing
-            self._state = _State.LENGTH
+            self._state = _LENGTH
 
     def _too_large(self, what: str, limit_bytes: int) -> ProtocolError:
         reason = Reason.HEADERS_TOO_LARGE if self.error is GuestProtocolError else Reason.UPSTREAM_PROTOCOL
@@ -181,7 +180,7 @@ class MessageReader:
 
     def _read_length(self) -> Event:
         if self._left == 0:
-            self._state = _State.DONE
+            self._state = _DONE
             return _NO_TRAILERS
         available = len(self._buffer) - self._position
         if available == 0:
@@ -204,20 +203,20 @@ class MessageReader:
         pieces: list[bytes] = []
         while True:
             state = self._state
-            if state is _State.CHUNK_DATA:
+            if state == _CHUNK_DATA:
                 if not self._chunk_data(pieces):
                     break
-            elif state is _State.CHUNK_LINE:
+            elif state == _CHUNK_LINE:
                 if not self._chunk_line():
                     break
-            elif state is _State.CHUNK_END:
+            elif state == _CHUNK_END:
                 if not self._chunk_end():
                     break
             else:
                 break
         if pieces:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        return self._read_trailers() if self._state is _State.TRAILERS else NEED_DATA
+        return self._read_trailers() if self._state == _TRAILERS else NEED_DATA
 
     def _chunk_line(self) -> bool:
         end = self._buffer.find(b"\r\n", self._position, self._position + _MAX_CHUNK_LINE)
@@ -228,12 +227,12 @@ class MessageReader:
             if b"\n" in line:
                 raise self.error("a chunk's size line ends with a bare LF")
             return False
-        match = _CHUNK_LINE.match(self._buffer[self._position : end])
+        match = _SIZE_LINE.match(self._buffer[self._position : end])
         if match is None:
             raise self.error("a chunk's size line is malformed")
         self._left = int(match.group(1), 16)
         self._position = end + 2
-        self._state = _State.CHUNK_DATA if self._left else _State.TRAILERS
+        self._state = _CHUNK_DATA if self._left else _TRAILERS
         return self._left > 0
 
     def _chunk_data(self, pieces: list[bytes]) -> bool:
@@ -245,7 +244,7 @@ class MessageReader:
         self._left -= len(data)
         if self._left:
             return False
-        self._state = _State.CHUNK_END
+        self._state = _CHUNK_END
         return True
 
     def _chunk_end(self) -> bool:
@@ -255,14 +254,14 @@ class MessageReader:
                 return False
             raise self.error("a chunk is longer than its size")
         self._position += 2
-        self._state = _State.CHUNK_LINE
+        self._state = _CHUNK_LINE
         return True
 
     def _read_trailers(self) -> Event:
         buffer, start = self._buffer, self._position
         if buffer[start : start + 2] == b"\r\n":
             self._position += 2
-            self._state = _State.DONE
+            self._state = _DONE
             return _NO_TRAILERS
         end = buffer.find(b"\r\n\r\n", start)
         if end < 0:
@@ -274,7 +273,7 @@ class MessageReader:
             raise self._too_large("trailer section", MAX_TRAILER_BYTES)
         trailers = parse_trailers(buffer[start:end], self.error)
         self._position = end
-        self._state = _State.DONE
+        self._state = _DONE
         return Trailers(trailers)
 
 
@@ -303,7 +302,7 @@ class ResponseReader(MessageReader):
     def expect(self, method: str) -> None:
         """The next response answers a request with this method."""
         self._method = method
-        if self._state is _State.DONE:
+        if self._state == _DONE:
             self.start_next()
 
     def _cut_reason(self) -> Reason:

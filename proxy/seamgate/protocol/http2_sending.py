@@ -148,6 +148,10 @@ class Http2Sender:
         self._return_unconsumed(stream)
         self._close_if_done(stream)
 
+    def ping(self) -> None:
+        """Ask the peer for a sign of life. Anything that comes is one."""
+        self._out.append(wire.write_frame(wire.PING, 0, 0, bytes(8)))
+
     def reset(self, number: int, code: int) -> bool:
         """Give a stream up at once, what is queued is lost; return whether there was one."""
         stream = self._streams.get(number)

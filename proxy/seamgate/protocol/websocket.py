@@ -126,6 +126,11 @@ class FrameReader:
     def __repr__(self) -> str:
         return f"<FrameReader unread={len(self._buffer)} message={len(self._message)}>"
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of a message that is not whole is here."""
+        return len(self._buffer) + len(self._message)
+
     def feed(self, data: bytes) -> None:
         """Take bytes as they come."""
         self._buffer += data

@@ -15,6 +15,7 @@ import msgspec
 from seamgate.errors import ConnectFailed, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
 from seamgate.streams import Receiver, TlsStream, as_protocol
+from seamgate.upload import HeldBytes
 from seamgate.upstream.session import Session
 from seamgate.upstream.session2 import Http2Session
 from seamgate.upstream.tls import TlsProfile, UpstreamTls, tls_failed
@@ -29,12 +30,17 @@ _Maker = Callable[["str | None"], "Session | Http2Session"]
 
 
 class Connector:
-    """Knows TLS profiles and time limits; makes `Session`s."""
+    """Knows TLS profiles and time limits; makes `Session`s.
+
+    Attributes:
+        budget: where sessions of HTTP/2 count what they hold for guests that have enough.
+    """
 
     def __init__(self, tls: UpstreamTls, *, timeout_s: float, write_high_bytes: int = 256 * 1024) -> None:
         self._tls = tls
         self._timeout_s = timeout_s
         self._write_high_bytes = write_high_bytes
+        self.budget: HeldBytes | None = None
 
     def replace_tls(self, tls: UpstreamTls) -> None:
         """Open further sessions with these roots and client certificates. The pool tells generations apart."""
@@ -68,7 +74,9 @@ class Connector:
 
         def open_at(address: str) -> Awaitable[Session | Http2Session]:
             def make(alpn: str | None) -> Session | Http2Session:
-                return (Http2Session if alpn == "h2" else Session)(address, on_idle, on_gone)
+                if alpn == "h2":
+                    return Http2Session(address, on_idle, on_gone, self.budget)
+                return Session(address, on_idle, on_gone)
 
             return self._open(make, target, tls, profile, address)
 

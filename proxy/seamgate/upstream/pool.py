@@ -109,6 +109,7 @@ class SessionPool:
         self._response_timeout_s = response_timeout_s
         self._buckets: dict[PoolKey, _Bucket] = {}
         self._keys: dict[tuple[Target, str, int], PoolKey] = {}
+        self._closed = False
         self.opened_total = 0
         self.reused_total = 0
 
@@ -182,6 +183,8 @@ class SessionPool:
 
     def preconnect(self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int) -> None:
         """Open a session in the background if none is idle: a request is likely to follow."""
+        if self._closed:
+            return
         bucket = self._bucket(target, guest, generation)
         if bucket.idle or bucket.shared or bucket.opening or len(bucket) >= self._config.sessions_per_origin:
             return
@@ -212,6 +215,7 @@ class SessionPool:
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(key)
+            bucket.retired = self._closed
         return bucket
 
     def _group(self, guest: Guest) -> str:
@@ -410,7 +414,7 @@ class SessionPool:
                 if session.exchange is not None and not session.reading_paused:
                     session.timed_out(UpstreamTimeout(f"silent for {self._response_timeout_s:g} s"))
             for shared in list(bucket.shared):
-                shared.sweep(now, self._response_timeout_s)
+                shared.sweep(now, self._response_timeout_s, self._config.ping_s)
                 old = now - shared.opened_at > self._config.max_age_s
                 if not shared.lent and (old or now - shared.active_at > self._config.idle_timeout_s):
                     shared.close()
@@ -429,7 +433,8 @@ class SessionPool:
                     shared.close()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close everything; what is opened later, by whoever was about to, is kept no longer than it is used."""
+        self._closed = True
         for bucket in list(self._buckets.values()):
             bucket.retired = True
             for session in [*bucket.idle, *bucket.busy]:

@@ -22,6 +22,9 @@ class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         queue_timeout_s: how long they wait.
         idle_timeout_s: an idle session is closed after this; below the 60 s that common servers allow.
         max_age_s: no session is used for longer, so that a change of addresses is followed.
+        ping_s: an HTTP/2 upstream that somebody waits for and that says nothing for so long is asked by a PING; after
+            as long without an answer the session is given up. (At most three times, then every 330 s: gRPC servers
+            count PINGs.)
         preconnect: whether a session is opened while the guest still does its TLS handshake.
     """
 
@@ -30,6 +33,7 @@ class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     queue_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 50.0
     max_age_s: Seconds = 3600.0
+    ping_s: Seconds = 15.0
     preconnect: bool = True
 
 

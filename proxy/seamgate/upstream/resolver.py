@@ -32,7 +32,7 @@ DNS_PORT = 53
 # this answer is cached, so a little more patience pays.
 _OTHER_FAMILY_GRACE_S = 0.25
 # Names that never have an address in the DNS: asking would only leak them (RFC 6761 6.4, RFC 7686, RFC 9476).
-_NEVER_ASKED = frozenset({"invalid", "onion", "alt"})
+NEVER_ASKED = frozenset({"invalid", "onion", "alt"})
 _LOCALHOST = ("127.0.0.1", "::1")
 _STATIC_TTL_S = 60.0
 _PROBE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
@@ -273,7 +273,7 @@ class Resolver:
         last = name.rpartition(".")[2]
         if last == "localhost":
             return Answer(name, Outcome.ADDRESSES, _LOCALHOST, _STATIC_TTL_S)
-        if last in _NEVER_ASKED:
+        if last in NEVER_ASKED:
             message = f"{name} has no address: names under .{last} are never in the DNS"
             return Answer(name, Outcome.NO_SUCH_NAME, (), self._config.max_negative_ttl_s, message)
         return None
@@ -318,7 +318,7 @@ class Resolver:
                     if answer.outcome is not Outcome.FAILED:
                         return answer
                     problems[server] = answer.detail
-        detail = "; ".join(f"{_server_text(server)}: {problem}" for server, problem in problems.items())
+        detail = "; ".join(f"{server_text(server)}: {problem}" for server, problem in problems.items())
         return FamilyAnswer(Outcome.FAILED, detail=detail)
 
     async def _ask(self, server: Server, name: str, record_type: int) -> FamilyAnswer:
@@ -384,7 +384,8 @@ def _describe(exc: OSError) -> str:
     return "the connection was refused" if isinstance(exc, ConnectionRefusedError) else exc.strerror or str(exc)
 
 
-def _server_text(server: Server) -> str:
+def server_text(server: Server) -> str:
+    """Return a server as messages name it."""
     host = f"[{server[0]}]" if ":" in server[0] else server[0]
     return host if server[1] == DNS_PORT else f"{host}:{server[1]}"
 

@@ -27,6 +27,7 @@ from seamgate.errors import (
 )
 from seamgate.flow import Headers, Request
 from seamgate.grpc import is_grpc
+from seamgate.holding import Holding
 from seamgate.protocol.heads import CHUNKED, ResponseHead
 from seamgate.protocol.http2 import Http2Connection
 from seamgate.protocol.http2_events import (
@@ -43,6 +44,7 @@ from seamgate.protocol.http2_events import (
 from seamgate.protocol.http2_fields import request_fields
 from seamgate.protocol.http2_frames import CANCEL, NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM
 from seamgate.streams import Transport
+from seamgate.upload import HeldBytes
 
 if TYPE_CHECKING:
     from seamgate.exchange import Exchange
@@ -55,6 +57,10 @@ MOST_STREAMS: Final = 100
 MOST_RESETS: Final = 300
 """A session on which so many streams were given up takes no more: a guest that floods its own would make the upstream
 end the session for all (servers allow some 500 to 1,000)."""
+MOST_ASKS: Final = 3
+ASK_AGAIN_S: Final = 330.0
+"""PINGs to an upstream that tells nothing meanwhile, and how far apart further ones are: a gRPC server takes more than
+two within five minutes for a flood, and ends the session."""
 LINGER_S: Final = 2.0
 """How long an upstream may take to end a WebSocket's stream."""
 _numbers = itertools.count(1)
@@ -69,8 +75,8 @@ class SessionStream:
     """
 
     __slots__ = (
-        "active_at", "address", "answered", "exchange", "full", "held", "id", "number", "over", "reading_paused",
-        "responding", "reused", "session", "waited",
+        "_holding", "active_at", "address", "answered", "exchange", "full", "held", "id", "number", "over",
+        "reading_paused", "responding", "reused", "session", "waited",
     )  # fmt: skip
 
     def __init__(self, session: Http2Session, *, reused: bool) -> None:
@@ -86,6 +92,7 @@ class SessionStream:
         self.full = False
         self.over = False
         self.held: list[StreamEvent] = []
+        self._holding: Holding | None = None
 
     def __repr__(self) -> str:
         return f"<SessionStream {self.id}/{self.number} {self.address}>"
@@ -155,19 +162,41 @@ class SessionStream:
 
     def release(self, *, reusable: bool) -> None:
         """The exchange is done with it; a stream that is not over is given up."""
-        if not self.over:
-            self.over = True
-            self.exchange = None
-            self.held = []
+        if self._end():
             self.session.returned(self)
 
     def leave(self) -> None:
         """The WebSocket that it carried is over: what is queued still goes out, and the upstream may end the stream."""
-        if not self.over:
-            self.over = True
-            self.exchange = None
-            self.held = []
+        if self._end():
             self.session.left(self)
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything of it is, or was, counted."""
+        return self._holding is not None
+
+    def _end(self) -> bool:
+        if self.over:
+            return False
+        self.over = True
+        self.exchange = None
+        self.held = []
+        if self._holding is not None:
+            self._holding.close()
+        return True
+
+    def count_held(self) -> None:
+        """Count what waits for a guest that has enough.
+
+        Raises:
+            SeamgateError: it is more than may be in memory.
+        """
+        budget, exchange = self.session.budget, self.exchange
+        if budget is None or exchange is None:
+            return
+        if self._holding is None:
+            self._holding = Holding(budget, exchange.request.guest.id)
+        self._holding.say(sum([len(event.data) for event in self.held if isinstance(event, StreamData)]))
 
     # -- from the session --------------------------------------------------------------------------------------------
 
@@ -188,14 +217,29 @@ class SessionStream:
 
 
 class Http2Session:
-    """One connection. State: `lent` holds the streams that exchanges have; `_broken` once nothing may be sent."""
+    """One connection. State: `lent` holds the streams that exchanges have; `_broken` once nothing may be sent.
+
+    `_heard_at` is when anything came, `_told_at` when a piece of an answer did, `_begun_at` when a request was sent;
+    `_asked_at` is when a PING was sent, and `_asks` how often that was since the upstream told anything.
+
+    Attributes:
+        budget: what guests that have enough make us hold is counted here, if anywhere.
+    """
 
     def __init__(
-        self, address: str, on_idle: Callable[[Http2Session], None], on_gone: Callable[[Http2Session], None]
+        self,
+        address: str,
+        on_idle: Callable[[Http2Session], None],
+        on_gone: Callable[[Http2Session], None],
+        budget: HeldBytes | None = None,
     ) -> None:
         self.id = f"m{next(_numbers)}"
         self.address = address
-        self.opened_at = self.active_at = monotonic()
+        self.opened_at = self.active_at = self._heard_at = monotonic()
+        self._told_at = self._begun_at = self._asked_at = 0.0
+        self._asks = 0
+        self._awaits_ping = False
+        self.budget = budget
         self.exchanges = 0
         self.transport: Transport | None = None
         self.lent: set[SessionStream] = set()
@@ -254,7 +298,7 @@ class Http2Session:
     def begin(self, stream: SessionStream, method: str) -> int:
         """Give a stream its number."""
         self.exchanges += 1
-        self.active_at = monotonic()
+        self.active_at = self._begun_at = monotonic()
         number = self.core.open_stream(method)
         self._streams[number] = stream
         return number
@@ -340,6 +384,7 @@ class Http2Session:
     def data_received(self, data: bytes) -> None:
         """Bytes of frames: each stream gets its own, in order, then its exchange is told that the batch is over."""
         batches: dict[SessionStream, list[StreamEvent]] = {}
+        self._heard_at = monotonic()
         for event in self.core.feed(data):
             if isinstance(event, StreamHead | StreamData | StreamEnd):
                 stream = self._streams.get(event.stream)
@@ -367,7 +412,9 @@ class Http2Session:
                 if stream.exchange is not exchange:
                     return
             if stream.responding:
-                stream.active_at = monotonic()
+                stream.active_at = self._told_at = self._heard_at
+            if stream.reading_paused or stream.counts:
+                stream.count_held()
             exchange.on_flush()
         except SeamgateError as error:
             stream.lost(error)
@@ -458,11 +505,31 @@ class Http2Session:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def sweep(self, now: float, response_timeout_s: float) -> None:
-        """End the streams whose upstream has been silent for too long."""
+    def sweep(self, now: float, response_timeout_s: float, ping_s: float) -> None:
+        """End the streams whose upstream has been silent for too long; all of them, if it is not there any more."""
+        if self._streams and not self._broken:
+            self._check_alive(now, ping_s)
         for stream in list(self._streams.values()):
             if not stream.reading_paused and now - stream.active_at > response_timeout_s:
                 stream.lost(UpstreamTimeout(f"silent for {response_timeout_s:g} s"))
+
+    def _check_alive(self, now: float, ping_s: float) -> None:
+        """Ask by a PING whether an upstream that somebody waits for, and that is silent, is still there."""
+        if self._awaits_ping and self._heard_at < self._asked_at:
+            if now - self._asked_at > ping_s:
+                self._lose_all(UpstreamTimeout(f"does not answer a PING within {ping_s:g} s"))
+            return
+        self._awaits_ping = False
+        if self._told_at > self._asked_at:
+            self._asks = 0
+        news = max(self._told_at, self._begun_at) > self._asked_at
+        may_ask = (news and self._asks < MOST_ASKS) or now - self._asked_at > ASK_AGAIN_S
+        if may_ask and now - max(self._heard_at, self._begun_at) > ping_s:
+            self._awaits_ping = True
+            self._asked_at = now
+            self._asks += 1
+            self.core.ping()
+            self.flush_soon()
 
 
 def _reset_error(code: int) -> SeamgateError:

@@ -11,7 +11,9 @@ from dnslib import DNSRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seamgate.entry.dns_service import DnsService, Query, build_answer, read_query
+from seamgate.entry.dns_entry import Bucket
+from seamgate.entry.dns_query import BADVERS, Query, build_answer, fit_datagram, forwarded_query, read_query
+from seamgate.entry.dns_service import DnsService
 from seamgate.entry.netns.names import NameTable
 from seamgate.errors import Reason, ResolveFailed
 from seamgate.flow import Guest, Isolation, Resolution, Target
@@ -229,6 +231,68 @@ def test_any_bytes_are_answered_or_not(data: bytes, questions: int) -> None:
     for answer in said:
         assert len(answer) >= 12
         assert answer[2] & 0x80
+
+
+def _asked(size_bytes: int, *, version: int = 0, dnssec: bool = False, flags: int = 0x0100) -> Query:
+    option = b"\0" + struct.pack("!HHBBHH", 41, size_bytes, 0, version, 0x8000 if dnssec else 0, 0)
+    query = read_query(HEAD.pack(1, flags, 1, 0, 0, 1) + QUESTION + option)
+    assert query is not None
+    return query
+
+
+@pytest.mark.parametrize(
+    ("told", "taken"), [(0, 512), (100, 512), (512, 512), (1000, 1000), (1232, 1232), (65535, 1232)]
+)
+def test_the_size_that_a_client_takes(told: int, taken: int) -> None:
+    """Below 512 is 512 (RFC 6891 6.2.3), above what passes any path is that; without EDNS 512."""
+    assert _asked(told).size_bytes == taken
+    plain = read_query(HEAD.pack(1, 0x0100, 1, 0, 0, 0) + QUESTION)
+    assert plain is not None
+    assert (plain.size_bytes, plain.extended) == (512, False)
+
+
+def test_another_version_of_edns_is_refused_with_ours() -> None:
+    """RFC 6891 6.1.3: BADVERS, in the part of the code that the OPT record holds."""
+    query = _asked(1232, version=1)
+    assert query.code == BADVERS
+    answer = DNSRecord.parse(build_answer(query, query.code))
+    assert (answer.header.rcode, answer.ar[0].ttl >> 24) == (0, 1)
+
+
+@given(st.integers(0, 80), st.integers(0, 65535))
+def test_what_is_too_large_for_a_datagram_says_so(count: int, size_bytes: int) -> None:
+    """Either all addresses, or none and the bit that sends the client to TCP; never more bytes than it takes."""
+    query = _asked(size_bytes)
+    whole = build_answer(query, NOERROR, [bytes((192, 0, 2, number)) for number in range(count)])
+    sent = fit_datagram(query, whole)
+    assert len(sent) <= query.size_bytes
+    answer = DNSRecord.parse(sent)
+    assert len(answer.rr) == (0 if answer.header.tc else count)
+    assert bool(answer.header.tc) == (len(whole) > query.size_bytes)
+
+
+@pytest.mark.parametrize(("dnssec", "flags"), [(False, 0x0100), (True, 0x0100), (False, 0x0110), (True, 0x0130)])
+def test_a_question_is_written_anew(dnssec: bool, flags: int) -> None:
+    """With a new id; recursion, AD, CD and DO as asked, and no option of the guest's."""
+    query = _asked(1232, dnssec=dnssec, flags=flags)
+    assert query.asks_dnssec == (dnssec or bool(flags & 0x10))
+    sent = forwarded_query(query, 4242, 1000)
+    again = read_query(sent)
+    assert again is not None
+    assert (again.id, again.question, again.bits, again.size_bytes) == (4242, QUESTION, flags & 0x30, 1000)
+    assert len(sent) == 12 + len(QUESTION) + 11
+    assert DNSRecord.parse(sent).header.rd == 1
+
+
+def test_a_bucket_lets_through_so_many() -> None:
+    """So many at once, then as many a second; a pause fills it to the brim and no further."""
+    now = [100.0]
+    bucket = Bucket(10, lambda: now[0])
+    assert [bucket.take() for _ in range(12)] == [True] * 10 + [False] * 2
+    now[0] += 0.31
+    assert [bucket.take() for _ in range(5)] == [True] * 3 + [False] * 2
+    now[0] += 3600
+    assert [bucket.take() for _ in range(12)] == [True] * 10 + [False] * 2
 
 
 @given(st.text(max_size=400))

@@ -1,0 +1,406 @@
+/* Lines: audit records, which are msgspec structures, as lines of the journal; and the hash of a line.
+ *
+ * What is here knows no schema: Python tells for each structure its fields, their places and their defaults
+ * (audit/line.py). Numbers with a fraction are written with three decimals: microseconds where the unit is
+ * milliseconds. What it does not know (another type, a lone surrogate) it gives back, and msgspec writes the line.
+ */
+#include "native.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+enum { DEEPEST = 8 };
+static const char SHORT[] = "\b\f\n\r\t"; /* escaped by a letter of their own */
+
+typedef struct {
+    PyObject *key;     /* bytes: `"name":` */
+    PyObject *missing; /* the default with which the field is left out; NULL: it is always there */
+    Py_ssize_t offset; /* of the PyObject * within the structure */
+} Field;
+
+typedef struct {
+    PyTypeObject *type;
+    bool as_array;
+    Py_ssize_t count;
+    Field *fields;
+} Layout;
+
+typedef struct {
+    PyObject_HEAD
+    Layout *layouts; /* the first is the record's */
+    Py_ssize_t count;
+} Lines;
+
+typedef struct {
+    char *bytes;
+    size_t size, room;
+    bool failed; /* there is no memory */
+    char first[4096];
+} Out;
+
+static void reserve(Out *out, size_t more)
+{
+    if (out->size + more <= out->room || out->failed)
+        return;
+    size_t room = (out->size + more) * 2;
+    char *bytes = out->bytes == out->first ? PyMem_Malloc(room) : PyMem_Realloc(out->bytes, room);
+    if (!bytes) {
+        out->failed = true;
+        return;
+    }
+    if (out->bytes == out->first)
+        memcpy(bytes, out->first, out->size);
+    out->bytes = bytes;
+    out->room = room;
+}
+
+static void put(Out *out, const char *bytes, size_t size)
+{
+    reserve(out, size);
+    if (!out->failed) {
+        memcpy(out->bytes + out->size, bytes, size);
+        out->size += size;
+    }
+}
+
+static void put_number(Out *out, uint64_t number)
+{
+    char digits[20];
+    int at = sizeof digits;
+    do
+        digits[--at] = '0' + number % 10;
+    while (number /= 10);
+    put(out, digits + at, sizeof digits - at);
+}
+
+/* RFC 8259 7: quotes, backslashes and control characters are escaped, all else stands as it is. */
+static bool put_text(Out *out, PyObject *text)
+{
+    Py_ssize_t size;
+    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
+    if (!bytes) {
+        PyErr_Clear(); /* a lone surrogate */
+        return false;
+    }
+    reserve(out, 6 * size + 2);
+    if (out->failed)
+        return true;
+    char *to = out->bytes + out->size;
+    *to++ = '"';
+    for (Py_ssize_t i = 0; i < size; i++) {
+        uint8_t byte = bytes[i];
+        if (byte == '"' || byte == '\\') {
+            *to++ = '\\';
+            *to++ = byte;
+        } else if (byte >= 0x20) {
+            *to++ = byte;
+        } else {
+            *to++ = '\\';
+            const char *known = byte ? strchr(SHORT, byte) : NULL;
+            if (known) {
+                *to++ = "bfnrt"[known - SHORT];
+            } else {
+                memcpy(to, "u00", 3);
+                to[3] = "0123456789abcdef"[byte >> 4];
+                to[4] = "0123456789abcdef"[byte & 15];
+                to += 5;
+            }
+        }
+    }
+    *to++ = '"';
+    out->size = to - out->bytes;
+    return true;
+}
+
+static bool put_float(Out *out, double number)
+{
+    if (!isfinite(number) || fabs(number) > 1e15)
+        return false;
+    if (signbit(number) && llround(number * 1000))
+        put(out, "-", 1);
+    uint64_t thousandths = llround(fabs(number) * 1000);
+    put_number(out, thousandths / 1000);
+    unsigned rest = thousandths % 1000;
+    if (rest) {
+        char decimals[4] = {'.', '0' + rest / 100, '0' + rest / 10 % 10, '0' + rest % 10};
+        int size = 4;
+        while (decimals[size - 1] == '0')
+            size--;
+        put(out, decimals, size);
+    }
+    return true;
+}
+
+static bool put_value(Lines *self, Out *out, PyObject *value, int depth);
+
+static const Layout *layout_of(const Lines *self, PyTypeObject *type)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->layouts[i].type == type)
+            return &self->layouts[i];
+    return NULL;
+}
+
+static bool is_empty(PyObject *value)
+{
+    return (PyDict_CheckExact(value) && !PyDict_GET_SIZE(value)) || (PyTuple_CheckExact(value) && !PyTuple_GET_SIZE(value));
+}
+
+/* The fields of a structure from the given one on, without brackets. */
+static bool put_fields(Lines *self, Out *out, const Layout *layout, PyObject *record, Py_ssize_t from, int depth)
+{
+    bool first = true;
+    for (Py_ssize_t i = from; i < layout->count; i++) {
+        const Field *field = &layout->fields[i];
+        PyObject *value = *(PyObject **)((char *)record + field->offset);
+        if (!value)
+            return false;
+        if (field->missing && (value == field->missing || (is_empty(value) && is_empty(field->missing))))
+            continue;
+        if (!first)
+            put(out, ",", 1);
+        first = false;
+        if (!layout->as_array)
+            put(out, PyBytes_AS_STRING(field->key), PyBytes_GET_SIZE(field->key));
+        if (!put_value(self, out, value, depth))
+            return false;
+    }
+    return true;
+}
+
+static bool put_tuple(Lines *self, Out *out, PyObject *values, int depth)
+{
+    put(out, "[", 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++) {
+        if (i)
+            put(out, ",", 1);
+        if (!put_value(self, out, PyTuple_GET_ITEM(values, i), depth))
+            return false;
+    }
+    put(out, "]", 1);
+    return true;
+}
+
+static bool put_dict(Lines *self, Out *out, PyObject *values, int depth)
+{
+    PyObject *key, *value;
+    Py_ssize_t place = 0;
+    bool first = true;
+    put(out, "{", 1);
+    while (PyDict_Next(values, &place, &key, &value)) {
+        if (!first)
+            put(out, ",", 1);
+        first = false;
+        if (!PyUnicode_Check(key) || !put_text(out, key))
+            return false;
+        put(out, ":", 1);
+        if (!put_value(self, out, value, depth))
+            return false;
+    }
+    put(out, "}", 1);
+    return true;
+}
+
+/* One value; false: this is nothing that is known here. */
+static bool put_value(Lines *self, Out *out, PyObject *value, int depth)
+{
+    if (depth > DEEPEST)
+        return false;
+    if (PyUnicode_Check(value)) /* also a member of an enumeration of texts */
+        return put_text(out, value);
+    if (value == Py_None)
+        return put(out, "null", 4), true;
+    if (PyLong_CheckExact(value)) {
+        int overflow;
+        long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow || number < 0)
+            return false;
+        return put_number(out, number), true;
+    }
+    if (PyFloat_CheckExact(value))
+        return put_float(out, PyFloat_AS_DOUBLE(value));
+    if (PyTuple_CheckExact(value))
+        return put_tuple(self, out, value, depth + 1);
+    if (PyBool_Check(value))
+        return value == Py_True ? put(out, "true", 4) : put(out, "false", 5), true;
+    if (PyDict_CheckExact(value))
+        return put_dict(self, out, value, depth + 1);
+    const Layout *layout = layout_of(self, Py_TYPE(value));
+    if (!layout)
+        return false;
+    put(out, layout->as_array ? "[" : "{", 1);
+    if (!put_fields(self, out, layout, value, 0, depth + 1))
+        return false;
+    put(out, layout->as_array ? "]" : "}", 1);
+    return true;
+}
+
+PyDoc_STRVAR(encode_doc,
+             "encode(seq: int, prev: str, time: bytes, schema: bytes, record: object) -> bytes | None\n\n"
+             "Write the record's line, line feed included: its place in the chain, its time as text, and all its fields"
+             " but the first, which is its time as a number. None: something in it is not known here.");
+
+static PyObject *lines_encode(Lines *self, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 5 || !PyLong_Check(args[0]) || !PyUnicode_Check(args[1]) || !PyBytes_Check(args[2]) ||
+        !PyBytes_Check(args[3]))
+        return PyErr_Format(PyExc_TypeError, "encode takes a number, a text, two byte strings and a record");
+    if (Py_TYPE(args[4]) != self->layouts[0].type)
+        Py_RETURN_NONE;
+    long long seq = PyLong_AsLongLong(args[0]);
+    if (seq < 0 && PyErr_Occurred())
+        return NULL;
+    Out out = {.bytes = out.first, .room = sizeof out.first};
+    put(&out, "{\"seq\":", 7);
+    put_number(&out, seq);
+    put(&out, ",\"prev\":", 8);
+    bool known = put_text(&out, args[1]);
+    put(&out, ",\"time\":\"", 9);
+    put(&out, PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]));
+    put(&out, "\",\"schema\":\"", 12);
+    put(&out, PyBytes_AS_STRING(args[3]), PyBytes_GET_SIZE(args[3]));
+    put(&out, "\",", 2);
+    known = known && put_fields(self, &out, &self->layouts[0], args[4], 1, 0);
+    put(&out, "}\n", 2);
+    PyObject *line = out.failed ? PyErr_NoMemory() : known ? PyBytes_FromStringAndSize(out.bytes, out.size) : Py_NewRef(Py_None);
+    if (out.bytes != out.first)
+        PyMem_Free(out.bytes);
+    return line;
+}
+
+/* Take one layout: (type, as_array, [(key, member descriptor, default or NotImplemented)]). */
+static int take_layout(Layout *layout, PyObject *given)
+{
+    PyObject *type, *fields;
+    int as_array;
+    if (!PyArg_ParseTuple(given, "O!pO!", &PyType_Type, &type, &as_array, &PyList_Type, &fields))
+        return -1;
+    layout->fields = PyMem_Calloc(PyList_GET_SIZE(fields) + 1, sizeof *layout->fields);
+    if (!layout->fields) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    layout->type = (PyTypeObject *)Py_NewRef(type);
+    layout->as_array = as_array;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(fields); i++) {
+        PyObject *key, *descriptor, *missing;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(fields, i), "SO!O", &key, &PyMemberDescr_Type, &descriptor, &missing))
+            return -1;
+        const PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
+        if ((member->type != T_OBJECT_EX && member->type != T_OBJECT) ||
+            !PyType_IsSubtype((PyTypeObject *)type, ((PyDescrObject *)descriptor)->d_type)) {
+            PyErr_SetString(PyExc_TypeError, "a field is an object of its structure");
+            return -1;
+        }
+        layout->fields[layout->count++] = (Field){
+            .key = Py_NewRef(key),
+            .missing = missing == Py_NotImplemented ? NULL : Py_NewRef(missing),
+            .offset = member->offset,
+        };
+    }
+    return 0;
+}
+
+static PyObject *lines_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"layouts", NULL};
+    PyObject *layouts;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", keywords, &PyList_Type, &layouts))
+        return NULL;
+    if (!PyList_GET_SIZE(layouts))
+        return PyErr_Format(PyExc_ValueError, "the first layout is the record's");
+    Lines *self = (Lines *)type->tp_alloc(type, 0);
+    if (!self)
+        return NULL;
+    self->layouts = PyMem_Calloc(PyList_GET_SIZE(layouts), sizeof *self->layouts);
+    if (!self->layouts) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(layouts); i++) {
+        self->count++; /* also one that is half taken is let go of */
+        if (take_layout(&self->layouts[i], PyList_GET_ITEM(layouts, i))) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return (PyObject *)self;
+}
+
+static void lines_dealloc(Lines *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        Layout *layout = &self->layouts[i];
+        for (Py_ssize_t at = 0; at < layout->count; at++) {
+            Py_DECREF(layout->fields[at].key);
+            Py_XDECREF(layout->fields[at].missing);
+        }
+        PyMem_Free(layout->fields);
+        Py_XDECREF(layout->type);
+    }
+    PyMem_Free(self->layouts);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef lines_methods[] = {
+    {"encode", (PyCFunction)(void (*)(void))lines_encode, METH_FASTCALL, encode_doc},
+    {0},
+};
+
+static PyType_Slot lines_slots[] = {
+    {Py_tp_new, lines_new},
+    {Py_tp_dealloc, lines_dealloc},
+    {Py_tp_methods, lines_methods},
+    {Py_tp_doc, (void *)"Lines(layouts): writes records as lines of the journal."},
+    {0},
+};
+
+PyType_Spec seamgate_lines_spec = {
+    .name = "seamgate._native.Lines",
+    .basicsize = sizeof(Lines),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = lines_slots,
+};
+
+/* OpenSSL's SHA-256 as Python's `ssl` has it loaded. hashlib looks the algorithm up for each line, at thrice the
+ * price of hashing one. */
+static int (*sha256_init)(void *);
+static int (*sha256_update)(void *, const void *, size_t);
+static int (*sha256_final)(unsigned char *, void *);
+
+int seamgate_find_sha256(void)
+{
+    void *library = dlopen("libcrypto.so.3", RTLD_LAZY | RTLD_NOLOAD);
+    if (!library)
+        return 0;
+    *(void **)&sha256_init = dlsym(library, "SHA256_Init");
+    *(void **)&sha256_update = dlsym(library, "SHA256_Update");
+    *(void **)&sha256_final = dlsym(library, "SHA256_Final");
+    return sha256_init && sha256_update && sha256_final;
+}
+
+PyObject *seamgate_sha256_hex(PyObject *module, PyObject *data)
+{
+    (void)module;
+    if (!PyBytes_Check(data))
+        return PyErr_Format(PyExc_TypeError, "what is hashed is bytes");
+    _Alignas(16) unsigned char state[256], digest[32]; /* SHA256_CTX has 112 bytes */
+    if (!sha256_init(state) || !sha256_update(state, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)) ||
+        !sha256_final(digest, state))
+        return PyErr_Format(PyExc_RuntimeError, "OpenSSL did not hash");
+    PyObject *hex = PyUnicode_New(64, 127);
+    if (!hex)
+        return NULL;
+    Py_UCS1 *to = PyUnicode_1BYTE_DATA(hex);
+    for (int i = 0; i < 32; i++) {
+        *to++ = "0123456789abcdef"[digest[i] >> 4];
+        *to++ = "0123456789abcdef"[digest[i] & 15];
+    }
+    return hex;
+}

@@ -1,0 +1,51 @@
+/* The module `seamgate._native`: its types come from heads.c, search.c and lines.c. */
+#include "native.h"
+
+static int add_types(PyObject *module)
+{
+    PyType_Spec *specs[] = {&seamgate_fields_spec, &seamgate_needles_spec, &seamgate_lines_spec};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        PyObject *type = PyType_FromModuleAndSpec(module, specs[i], NULL);
+        if (!type)
+            return -1;
+        int failed = PyModule_AddType(module, (PyTypeObject *)type);
+        Py_DECREF(type);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+static PyMethodDef sha256 = {"sha256_hex", seamgate_sha256_hex, METH_O,
+                             "sha256_hex(data: bytes) -> str\n\nSHA-256 in 64 lower-case hex digits."};
+
+/* Only where hashlib has OpenSSL as a library that is loaded; a Python that has it built in goes without. */
+static int add_sha256(PyObject *module)
+{
+    PyObject *hashlib = PyImport_ImportModule("_hashlib");
+    if (!hashlib)
+        PyErr_Clear();
+    Py_XDECREF(hashlib);
+    if (!seamgate_find_sha256())
+        return 0;
+    PyObject *function = PyCFunction_New(&sha256, NULL);
+    if (!function)
+        return -1;
+    int failed = PyModule_AddObjectRef(module, "sha256_hex", function);
+    Py_DECREF(function);
+    return failed;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {Py_mod_exec, add_sha256}, {0, NULL}};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "seamgate._native",
+    .m_doc = "The hot path's parts in C; see proxy/native.",
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,20 @@
+/* What the hot path has in C: `seamgate._native`. Pure functions over bytes: no I/O, no clock, no policy.
+ *
+ * Each type has its twin in Python (`protocol/http1.py`, `credentials/needles.py`, `audit/line.py`), which is the specification and runs
+ * where nobody built this; property tests hold both to the same answers.
+ */
+#ifndef SEAMGATE_NATIVE_H
+#define SEAMGATE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+extern PyType_Spec seamgate_fields_spec;  /* heads.c */
+extern PyType_Spec seamgate_needles_spec; /* search.c */
+extern PyType_Spec seamgate_lines_spec;   /* lines.c */
+
+/* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` can be had. */
+int seamgate_find_sha256(void);
+PyObject *seamgate_sha256_hex(PyObject *module, PyObject *data);
+
+#endif

@@ -1,0 +1,219 @@
+"""What the hot path has in C says the same as its twin in Python, whatever it is given."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seamgate._native import Fields, Needles
+from seamgate.audit import layout
+from seamgate.audit.line import LineEncoder, decode_line, hash_line
+from seamgate.audit.record import (
+    AuditBytes,
+    AuditGap,
+    AuditGateway,
+    AuditGuest,
+    AuditKind,
+    AuditLine,
+    AuditRecord,
+    AuditRequest,
+    AuditUpstream,
+    AuditWebSocket,
+    Decision,
+    GapCause,
+    Outcome,
+)
+from seamgate.credentials.needles import Needles as UsedNeedles
+from seamgate.credentials.needles import PythonNeedles
+from seamgate.errors import GuestProtocolError, PluginError, Reason
+from seamgate.flow import Isolation, Step
+from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, field_problem
+from seamgate.protocol import fields as used
+
+FIELDS = Fields(special=OF_THE_GATEWAY, written=WRITTEN_HERE, common=(b"accept", b"x"), most=used.MAX_FIELDS)
+
+NAMES = st.sampled_from(
+    (
+        b"Host", b"ACCEPT", b"x", b"X-Y_z", b"content-length", b"Connection", b"te", b"", b"a b", b"n\xe9", b"x" * 256,
+        b"x" * 257, b"h\0", b" folded", b"a:b",
+    )
+)  # fmt: skip
+VALUES = st.sampled_from(
+    [b"", b" ", b"\t x \t", b"a: b", b"caf\xe9 \xff", b"\x7f", b"\x00", b"a\rb", b"a\nb", b"\r\n more", b"x" * 300]
+)
+LINES = st.one_of(
+    st.builds(
+        lambda name, colon, value: name + colon + value, NAMES, st.sampled_from([b":", b": ", b" :", b""]), VALUES
+    ),
+    st.binary(max_size=12),
+)
+FIRST = st.sampled_from([b"GET / HTTP/1.1", b"", b"HTTP/1.1 200 \xe9", b"GET\t/", b"\x7f", b"a\rb", b"a\n"])
+
+
+def heads() -> st.SearchStrategy[bytes]:
+    """Heads of good and bad lines, ends included."""
+    return st.builds(
+        lambda first, lines: b"\r\n".join([first, *lines]) + b"\r\n\r\n", FIRST, st.lists(LINES, max_size=5)
+    )
+
+
+@given(heads())
+def test_heads_are_split_alike(head: bytes) -> None:
+    """C splits a head exactly as Python does, and gives none of those that Python refuses."""
+    try:
+        expected = used.split_head_in_python(head, GuestProtocolError)
+    except GuestProtocolError:
+        assert FIELDS.split(head) is None
+    else:
+        assert FIELDS.split(head) == expected
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_most_fields(more: int) -> None:
+    """As many fields as are allowed are split; one more is refused."""
+    head = b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * (used.MAX_FIELDS + more) + b"\r\n"
+    found = FIELDS.split(head)
+    assert found is None if more else found == (b"GET / HTTP/1.1", ((b"a", b"b"),) * used.MAX_FIELDS, {})
+
+
+@pytest.mark.parametrize("head", [b"", b"\r\n", b"a\r\n", b"a\r\n\r", b"x" * 100])
+def test_what_is_no_head_is_not_split(head: bytes) -> None:
+    """Without an empty line at its end nothing is a head."""
+    assert FIELDS.split(head) is None
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=4).map(tuple))
+def test_fields_are_written_alike(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    """C writes what Python finds no fault with, in the same bytes, and nothing else."""
+    written = FIELDS.write(b"first\r\n", headers, b"\r\n", True)
+    if field_problem(headers, at_the_writer=True):
+        assert written is None
+        with pytest.raises(PluginError):
+            used.write_checked(b"first\r\n", headers, b"\r\n")
+    else:
+        assert written == b"first\r\n" + b"".join(b"%b: %b\r\n" % pair for pair in headers) + b"\r\n"
+    assert FIELDS.write(b"", headers, b"", False) == b"".join(b"%b: %b\r\n" % pair for pair in headers)
+
+
+ABC = st.text("abAB", max_size=40).map(str.encode)
+NEEDLES = st.lists(st.text("abAB", min_size=1, max_size=24).map(str.encode), max_size=6)
+
+
+@given(exact=NEEDLES, folded=NEEDLES, data=ABC)
+def test_needles_are_found_alike(exact: list[bytes], folded: list[bytes], data: bytes) -> None:
+    """Any needle, of any length and case, is found wherever it stands, and nothing is found where none stands."""
+    assert Needles(exact, folded).found(data) == PythonNeedles(exact, folded).found(data)
+
+
+@given(
+    needle=st.binary(min_size=1, max_size=200), others=st.lists(st.binary(min_size=16, max_size=40), max_size=30),
+    before=st.binary(max_size=300), after=st.binary(max_size=300),
+)  # fmt: skip
+def test_a_needle_is_found_at_any_place(needle: bytes, others: list[bytes], before: bytes, after: bytes) -> None:
+    """However long needle and text are, and however many others are looked for, it is found."""
+    assert Needles([*others, needle]).found(before + needle + after)
+
+
+@given(exact=NEEDLES, data=ABC, start=st.integers(0, 45))
+def test_open_ends_are_found_alike(exact: list[bytes], data: bytes, start: int) -> None:
+    """The earliest beginning of a needle that lasts to the end is the same, from any start."""
+    assert Needles(exact).open_end(data, start) == PythonNeedles(exact).open_end(data, start)
+
+
+def test_the_twins_in_c_are_used() -> None:
+    """What was built is what runs."""
+    assert {UsedNeedles.__module__, type(used._fields).__module__} == {"seamgate._native"}
+
+
+@pytest.mark.parametrize("given", [[b""], ["text"]])
+def test_bad_needles_are_refused(given: list[bytes]) -> None:
+    """A needle that is empty, which would be everywhere, or that is no bytes is an error."""
+    with pytest.raises(ValueError, match="needle"):
+        Needles(given)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+NUMBERS = st.floats(0, 1e9) | st.sampled_from([0.0, 0.0004, 0.0005, 0.9996, 1.0, 1e15])
+STEPS = st.builds(Step, TEXTS, TEXTS, NUMBERS, TEXTS)
+LABELS = st.dictionaries(TEXTS, TEXTS, max_size=3)
+NAMES_OF_QUERY = st.lists(TEXTS, max_size=3).map(tuple)
+ASKED = st.builds(AuditRequest, TEXTS, TEXTS, TEXTS, st.integers(0, 65535), TEXTS, NAMES_OF_QUERY, TEXTS)
+RECORDS = st.builds(
+    AuditRecord,
+    time=st.floats(0, 4e9),
+    kind=st.sampled_from(AuditKind),
+    id=TEXTS,
+    guest=st.none() | st.builds(AuditGuest, TEXTS, LABELS, st.sampled_from(Isolation)),
+    entry=TEXTS,
+    request=st.none() | ASKED,
+    verdict=st.none() | st.sampled_from(Decision),
+    reason=st.none() | st.sampled_from(Reason),
+    message=TEXTS,
+    credentials=st.lists(TEXTS, max_size=2).map(tuple),
+    upstream=st.none() | st.builds(AuditUpstream, TEXTS, TEXTS, st.booleans()),
+    status=st.integers(0, 599),
+    bytes=st.none() | st.builds(AuditBytes, st.integers(0, 2**63 - 1), st.integers(0, 2**40)),
+    duration_ms=st.none() | NUMBERS,
+    first_byte_ms=st.none() | NUMBERS,
+    outcome=st.none() | st.sampled_from(Outcome),
+    steps=st.lists(STEPS, max_size=3).map(tuple),
+    generation=st.integers(0, 2**40),
+    gateway=st.none() | st.builds(AuditGateway, st.just("start"), st.dictionaries(TEXTS, TEXTS, max_size=2)),
+    gap=st.none() | st.builds(AuditGap, st.sampled_from(GapCause), TEXTS, st.integers(0, 9)),
+    websocket=st.none() | st.builds(AuditWebSocket, st.integers(0, 9), st.integers(0, 9), st.integers(0, 4999)),
+)  # fmt: skip
+LINES_IN_C = layout.native_lines()
+
+
+@given(record=RECORDS, seq=st.integers(1, 2**62))
+def test_records_are_written_alike(record: AuditRecord, seq: int) -> None:
+    """C writes each record, and what it writes says the same as what msgspec writes, to a thousandth."""
+    encoder = LineEncoder()
+    line = encoder.encode(record, seq, "0" * 64)
+    assert LINES_IN_C is not None
+    assert LINES_IN_C.encode(seq, "0" * 64, b"", b"", record) is not None
+    there, here = decode_line(line), decode_line(encoder.encode_in_python(record, seq, "0" * 64))
+    assert rounded_times(there) == pytest.approx(rounded_times(here), rel=1e-12, abs=0.0011)
+    assert without_times(there) == without_times(here)
+
+
+def rounded_times(line: AuditLine) -> list[float]:
+    """The numbers of a line that have a fraction."""
+    return [line.duration_ms or 0.0, line.first_byte_ms or 0.0, *[step.duration_us for step in line.steps]]
+
+
+def without_times(line: AuditLine) -> AuditLine:
+    """The line without them; whether one is there stays."""
+    steps = tuple([msgspec.structs.replace(step, duration_us=0.0) for step in line.steps])
+    had = (line.duration_ms is None, line.first_byte_ms is None)
+    return msgspec.structs.replace(
+        line, duration_ms=None, first_byte_ms=None, steps=steps, message=f"{line.message}{had}"
+    )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        AuditRecord(0.0, AuditKind.REQUEST, id="\ud800"),
+        AuditRecord(0.0, AuditKind.REQUEST, duration_ms=float("inf")),
+        AuditRecord(0.0, AuditKind.REQUEST, generation=2**70),
+    ],
+    ids=["surrogate", "infinite", "huge"],
+)
+def test_what_c_does_not_know_is_written_all_the_same(record: AuditRecord) -> None:
+    """A record is never lost because C does not know something in it."""
+    assert LINES_IN_C is not None
+    assert LINES_IN_C.encode(1, "", b"", b"", record) is None
+    assert LineEncoder().encode(record, 1, "0" * 64).endswith(b"}\n")
+
+
+@given(st.binary(max_size=5000))
+def test_lines_are_hashed_alike(line: bytes) -> None:
+    """The chain's hash is SHA-256 as hashlib knows it."""
+    hashed = layout.native_sha256_hex()
+    assert hashed is not None
+    assert hash_line(line) == hashed(line) == sha256(line).hexdigest()

@@ -1,0 +1,119 @@
+"""What must be true after every simulation, whatever happened in it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from seamgate.audit.reading import read_lines, verify_journal
+from seamgate.audit.record import AuditRecord
+from simulation.guests import Asked, is_denial
+from simulation.servers import NAMES, SECRET
+from simulation.world import Outcome
+
+REPEATABLE = ("GET", "HEAD", "PUT")
+
+
+def faults(outcome: Outcome) -> list[str]:
+    """Return what is wrong, nothing if all holds."""
+    return [*_audit(outcome), *_upstreams(outcome), *_guests(outcome), *_rest(outcome)]
+
+
+def _audit(outcome: Outcome) -> Iterator[str]:
+    """Each request has exactly one terminal record, in memory and on the disk; the chain verifies."""
+    records, seam = outcome.records, outcome.gateway.seam
+    ids = Counter(record.id for record in records)
+    if repeated := [each for each, count in ids.items() if count > 1]:
+        yield f"more than one terminal record: {repeated}"
+    if len(records) != seam.requests_total:
+        yield f"{seam.requests_total} requests, {len(records)} terminal records"
+    lines = [json.loads(line) for line in read_lines(outcome.journal)]
+    written = Counter(line["id"] for line in lines if line["kind"] in ("request", "connect"))
+    if written != ids:
+        yield f"on the disk are other records than were made: {(written - ids) + (ids - written)}"
+    begun = {line["id"] for line in lines if line["kind"] == "begin"}
+    if begun - set(ids):
+        yield f"begun and never ended: {begun - set(ids)}"
+    report = verify_journal(outcome.journal)
+    if report.fault is not None or report.lost:
+        yield f"the journal does not verify: {report}"
+    text = "".join(json.dumps(line) for line in lines)
+    if SECRET in text:
+        yield "a secret stands in the journal"
+    told = Counter(_name(record) for record in records)
+    for asked in _asked(outcome):
+        if told[asked.name] > 1:
+            yield f"{asked.name} has {told[asked.name]} terminal records"
+        nameless = asked.status in (400, 407, 503) or asked.reason in ("secret_leaving", "guest_timeout")
+        if asked.status and not told[asked.name] and not nameless:
+            yield f"{asked.name} was answered with {asked.status} {asked.reason} and has no record"
+
+
+def _name(record: AuditRecord) -> str:
+    path = record.request.path if record.request is not None else ""
+    return (path or "").rpartition("/")[2]
+
+
+def _asked(outcome: Outcome) -> Iterator[Asked]:
+    for guest in outcome.guests:
+        yield from guest.asked
+
+
+def _upstreams(outcome: Outcome) -> Iterator[str]:
+    """Nothing that was denied is upstream; what is, is whole or no request; a POST is there once; nothing is reused."""
+    ledger = outcome.ledger
+    yield from ledger.violations
+    asked = {each.name: each for each in _asked(outcome)}
+    arrived = Counter(name for _, name, _ in ledger.heads)
+    for name, count in arrived.items():
+        each = asked.get(name)
+        if each is None:
+            yield f"upstream got {name!r}, which nobody asked for"
+        elif each.path in ("/deny/", "/nothing/", "/%2e%2e/"):
+            yield f"upstream got {each.path}{name}, which no policy allows"
+        elif count > 1 and each.method not in REPEATABLE:
+            yield f"upstream got {each.method} {name} {count} times"
+    for name, bodies in ledger.bodies.items():
+        each = asked.get(name)
+        if each is not None and any(body != each.body for body in bodies):
+            yield f"upstream got another body of {name} than the guest sent"
+    if b"sgph-" in ledger.received:
+        yield "upstream got a placeholder"
+    for place, port in outcome.network.dialled:
+        if not place.startswith(("127.0.0.1", "93.184.216.")):
+            yield f"the gateway dialled {place}:{port}"
+    for name in outcome.names.asked:
+        if name not in NAMES and name not in ("inner.sim", "gone.sim"):
+            yield f"the name server was asked for {name}"
+
+
+def _guests(outcome: Outcome) -> Iterator[str]:
+    """No guest takes for whole what the upstream did not say so; none sees the credential."""
+    for guest in outcome.guests:
+        if SECRET.encode() in guest.received:
+            yield "a guest got the credential"
+    for asked in _asked(outcome):
+        if not asked.whole or asked.method == "HEAD":
+            continue
+        if asked.reason:
+            if not is_denial(asked.answer):
+                yield f"{asked.name}: a denial without its body"
+        elif asked.status == 200 and asked.answer not in outcome.ledger.whole[asked.name]:
+            yield f"{asked.name}: the guest took {len(asked.answer)} bytes for a whole answer that no upstream gave"
+
+
+def _rest(outcome: Outcome) -> Iterator[str]:
+    """Counts are zero, nothing is open, nothing runs, nothing failed unseen."""
+    seam = outcome.gateway.seam
+    counts = {
+        "exchanges": seam.active, "tunnels": len(seam.tunnels), "connections": len(outcome.gateway.connections.all),
+        "handshakes": len(outcome.gateway.connections.handshakes), "sessions": sum(seam.pool.counts),
+        "held bytes": seam.held.used_bytes, "tasks": len(outcome.tasks), "descriptors": outcome.descriptors,
+    }  # fmt: skip
+    for what, count in counts.items():
+        if count:
+            yield f"{count} {what} are left: {outcome.tasks if what == 'tasks' else ''}"
+    for left in outcome.network.left():
+        yield f"left open: {left}"
+    yield from outcome.problems

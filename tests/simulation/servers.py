@@ -1,0 +1,249 @@
+"""The upstreams and the name server of a simulation: correct, slow, or lying, by the dice.
+
+They note what they got and what they said, so that the referee can tell what a guest may have seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import Any
+
+import h11
+from dnslib import QTYPE, RCODE, RR, A, DNSRecord
+
+from seamgate.protocol.client_hello import ClientHello
+from seamgate.streams import TlsStream
+from simulation.network import Network
+from support.certificates import server_context
+from support.line import Cut, Line
+
+SECRET = "sk-live-4f9a7c1be23d58a60e917b3d"
+NAMES = {"a.sim": "93.184.216.1", "b.sim": "93.184.216.2", "key.sim": "93.184.216.3"}
+INNER = "169.254.169.254"
+HONEST = ("length", "chunked", "until close", "early", "informed", "reflects")
+LYING = (
+    "stalls",
+    "stalls in the body",
+    "resets",
+    "ends in the body",
+    "longer",
+    "shorter",
+    "garbage",
+    "babbles",
+    "surplus",
+)
+
+
+class Ledger:
+    """What upstreams got and said.
+
+    Attributes:
+        heads: (connection, request's name, method) in order.
+        bodies: name -> each whole body that came.
+        whole: name -> bodies that a guest may take for whole.
+    """
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[int, str, str]] = []
+        self.bodies: defaultdict[str, list[bytes]] = defaultdict(list)
+        self.whole: defaultdict[str, list[bytes]] = defaultdict(list)
+        self.received = bytearray()
+        self.spoiled: set[int] = set()
+        self.violations: list[str] = []
+
+
+class Upstreams:
+    """All origins: one server on each address, plain on 80 and TLS on 443."""
+
+    def __init__(self, network: Network, rng: random.Random, ledger: Ledger, lying: float) -> None:
+        self._network, self._rng, self.ledger, self._lying = network, rng, ledger, lying
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lines: list[Line] = []
+        for name, address in NAMES.items():
+            network.listen(self._plain, address, 80)
+            network.listen(lambda name=name: self._tls(name), address, 443)  # type: ignore[misc]
+
+    def _plain(self) -> Line:
+        return _Accepted(self)
+
+    def _tls(self, name: str) -> TlsStream:
+        def choose(_: ClientHello) -> Any:
+            return server_context(name)
+
+        return TlsStream(_Accepted(self), choose=choose, on_failure=lambda _: None)
+
+    def begin(self, line: Line) -> None:
+        """A connection is there."""
+        number = len(self._lines)
+        self._lines.append(line)
+        task = self._network.loop.create_task(self._serve(line, number), name=f"upstream {number}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """End all of it."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for line in self._lines:
+            if line.transport is not None:
+                line.transport.abort()
+
+    async def _serve(self, line: Line, number: int) -> None:
+        try:
+            h = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
+            while await self._exchange(line, number, h) and h.our_state is h11.DONE and h.their_state is h11.DONE:
+                h.start_next_cycle()
+        except (Cut, h11.RemoteProtocolError):
+            pass  # cut by the gateway or by the network; a request that was cut is no whole one
+        finally:
+            self.ledger.received += line.received
+            line.close()
+
+    async def _event(self, line: Line, h: h11.Connection) -> Any:
+        while (event := h.next_event()) is h11.NEED_DATA:
+            h.receive_data(await line.some())
+        return event
+
+    async def _body(self, line: Line, h: h11.Connection) -> bytes:
+        pieces = []
+        while isinstance(event := await self._event(line, h), h11.Data):
+            pieces.append(bytes(event.data))
+        if not isinstance(event, h11.EndOfMessage):
+            raise Cut("no end")
+        return b"".join(pieces)
+
+    async def _exchange(self, line: Line, number: int, h: h11.Connection) -> bool:
+        """Answer one request; whether the connection may go on."""
+        request = await self._event(line, h)
+        if not isinstance(request, h11.Request):
+            return False
+        ledger, rng = self.ledger, self._rng
+        name = request.target.decode().rpartition("/")[2].partition("?")[0]
+        method = request.method.decode()
+        if number in ledger.spoiled:
+            ledger.violations.append(f"{name} came over connection {number}, which had an error")
+        ledger.heads.append((number, name, method))
+        how = rng.choice(LYING) if rng.random() < self._lying else rng.choice(HONEST)
+        if how != "early":
+            ledger.bodies[name].append(await self._body(line, h))
+        await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 1.0)))
+        key = next((value for field, value in request.headers if field == b"x-api-key"), b"")
+        body = b"<" + key + b">" if how == "reflects" else rng.randbytes(rng.choice((0, 5, 100, 3000, 3000, 80_000)))
+        if method == "HEAD":
+            return await self._say(line, h, b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", name, b"")
+        goes_on = await self._answer(line, h, number, name, how, body)
+        if how == "early" and goes_on:
+            ledger.bodies[name].append(await self._body(line, h))
+        return goes_on
+
+    async def _say(self, line: Line, h: h11.Connection, data: bytes, name: str, whole: bytes) -> bool:
+        """Say a whole answer; now and then close behind it without having said so."""
+        self.ledger.whole[name].append(whole.replace(SECRET.encode(), b"[redacted:key]"))
+        await line.send(*self._split(data))
+        # Only h11's book-keeping: what it would have written was said already.
+        h.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+        h.send(h11.EndOfMessage())
+        return self._rng.random() < 0.9
+
+    def _split(self, data: bytes) -> list[bytes]:
+        if self._rng.random() < 0.5:
+            return [data]
+        place = self._rng.randint(0, len(data))
+        return [piece for piece in (data[:place], data[place:]) if piece]
+
+    async def _answer(self, line: Line, h: h11.Connection, number: int, name: str, how: str, body: bytes) -> bool:
+        ledger = self.ledger
+        size = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+        if how in ("length", "early", "reflects"):
+            return await self._say(line, h, size + body, name, body)
+        if how == "informed":
+            return await self._say(line, h, b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + size + body, name, body)
+        if how == "chunked":
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+            return await self._say(line, h, head + chunk + b"0\r\n\r\n", name, body)
+        ledger.spoiled.add(number)
+        if how == "until close":
+            await self._say(line, h, b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + body, name, body)
+            return False
+        if how == "surplus":  # a whole answer, and bytes that nobody asked for right behind it
+            ledger.whole[name].append(body.replace(SECRET.encode(), b"[redacted:key]"))
+            await line.send(size + body + b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            ledger.spoiled.discard(number)  # it may arrive after the next request has left: see `Referee`
+            await line.end()
+            return False
+        await self._lie(line, how, size, body)
+        return False
+
+    async def _lie(self, line: Line, how: str, size: bytes, body: bytes) -> None:
+        """What is no whole answer, whatever the guest is told."""
+        half = body[: len(body) // 2]
+        if how == "stalls":
+            await line.end()
+        elif how == "stalls in the body":
+            await line.send(size, half) if body else None
+            await line.end()
+        elif how == "resets":
+            await line.send(size + half) if body and self._rng.random() < 0.5 else None
+            _reset(line)
+        elif how == "ends in the body":
+            await line.send(size + half) if body else None
+        elif how == "longer":
+            await line.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(body) + 1) + body)
+        elif how == "shorter":
+            await line.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n" % (len(body) + 9) + body)
+        elif how == "garbage":
+            await line.send(self._rng.choice((b"SSH-2.0-x\r\n", b"HTTP/1.1 2x0 OK\r\n\r\n", b"\x00" * 50)))
+        else:
+            await line.send(*[b"HTTP/1.1 102 Processing\r\n\r\n"] * 200)
+
+
+class _Accepted(Line):
+    def __init__(self, upstreams: Upstreams) -> None:
+        super().__init__()
+        self._upstreams = upstreams
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._upstreams.begin(self)
+
+
+def _reset(line: Line) -> None:
+    transport: Any = line.transport
+    below = getattr(transport, "_below", transport)  # under TLS
+    below.reset()
+
+
+class NameServer:
+    """One name server: answers, is silent, fails, or says that a name lies inside.
+
+    Attributes:
+        asked: every name that it was asked for.
+    """
+
+    def __init__(self, network: Network, rng: random.Random, failing: float) -> None:
+        self._rng, self._failing = rng, failing
+        self.asked: list[str] = []
+        network.datagram_servers["93.184.216.53", 53] = self._answer
+
+    def _answer(self, data: bytes, send: Any) -> None:
+        query = DNSRecord.parse(data)
+        name = str(query.q.qname).rstrip(".").lower()
+        self.asked.append(name)
+        if self._rng.random() < self._failing:
+            return
+        reply = query.reply()
+        if self._rng.random() < self._failing:
+            reply.header.rcode = RCODE.SERVFAIL
+        elif name in NAMES and query.q.qtype == QTYPE.A:
+            reply.add_answer(RR(name, QTYPE.A, rdata=A(NAMES[name]), ttl=self._rng.choice((0, 1, 60))))
+            if self._rng.random() < self._failing:
+                reply.add_answer(RR(name, QTYPE.A, rdata=A(INNER), ttl=0))
+        elif name == "inner.sim" and query.q.qtype == QTYPE.A:
+            reply.add_answer(RR(name, QTYPE.A, rdata=A(INNER), ttl=0))
+        elif name not in NAMES:
+            reply.header.rcode = RCODE.NXDOMAIN
+        send(bytes(reply.pack()), self._rng.choice((0.0, 0.005, 0.5)))
