@@ -39,9 +39,9 @@ seamgate: 1
 layer: team
 owner: you@example.com
 rules:
-  - id: read-pypi
+  - id: read-packages
     allow:
-      hosts: [pypi.org, files.pythonhosted.org]
+      hosts: [packages.acme.example]     # put your mirror of packages here, and in the test
       methods: read                      # GET, HEAD, OPTIONS
     reason: agents install packages
 
@@ -55,8 +55,8 @@ rules:
   #   limits: {requests: 60/min, request_body: 5MiB}
   #   reason: agents of team research call the LLM
 
-  - id: no-uploads-to-pypi
-    deny: {hosts: [upload.pypi.org]}     # a deny outweighs every allow, wherever it stands
+  - id: no-uploads
+    deny: {hosts: ["*.acme.example"], methods: write}   # a deny outweighs every allow, wherever it stands
     reason: agents publish nothing
 """
 _TEST = """\
@@ -65,9 +65,12 @@ seamgate_test: 1
 policy: [policy.yaml]
 now: 2026-12-01T09:00:00Z
 cases:
-  - {request: GET https://pypi.org/simple/requests/, guest: {team: research}, expect: allow, rule: read-pypi}
-  - {request: POST https://pypi.org/legacy/, guest: {team: research}, expect: deny}
-  - {request: POST https://upload.pypi.org/legacy/, guest: {team: research}, expect: deny, rule: no-uploads-to-pypi}
+  - request: GET https://packages.acme.example/simple/requests/
+    guest: {team: research}
+    expect: allow
+    rule: read-packages
+  - {request: POST https://packages.acme.example/legacy/, guest: {team: research}, expect: deny, rule: no-uploads}
+  - {request: GET https://upload.acme.example/, guest: {team: research}, expect: deny}
   - {request: GET https://example.com/, guest: {team: research}, expect: deny}
 """
 _IGNORED = "agent.token\naudit/\n"

@@ -303,7 +303,7 @@ def explain(
     Exits with 0 if it would be allowed, with 1 if it would be denied.
 
     \b
-    seamgate policy explain GET https://pypi.org/simple/requests/
+    seamgate policy explain GET https://packages.acme.example/simple/requests/
     seamgate policy explain --policy research.yaml --guest team=research \\
         POST https://api.anthropic.com/v1/messages --json-body body.json
     """
