@@ -484,7 +484,7 @@ class Exchange:
             if verdict is None:
                 return False
         else:
-            verdict = seam.pipeline.judge_request(self.request, steps)
+            verdict = seam.pipeline.judge_request(self.request, steps, late_denies=False)
             denial = denial_of_unsent(self.request.body_state is _PENDING, verdict)
         self._pipeline = seam.pipeline
         self._steps += steps

@@ -162,13 +162,18 @@ class Pipeline:
 
     # -- what decides ------------------------------------------------------------------------------------------------
 
-    def judge_connect(self, guest: Guest, target: Target, steps: list[Step] | None = None) -> Verdict:
-        """Judge a tunnel: DEFER or ALLOW let it be opened, each of its requests is judged anyway."""
-        return self._judge("judge_connect", self._judge_connect, steps, guest, target)
+    def judge_connect(
+        self, guest: Guest, target: Target, steps: list[Step] | None = None, *, late_denies: bool = True
+    ) -> Verdict:
+        """Judge a tunnel: DEFER or ALLOW let it be opened, each of its requests is judged anyway.
 
-    def judge_request(self, request: Request, steps: list[Step] | None = None) -> Verdict:
-        """Judge a request in its present phase. DEFER: judge again with the body."""
-        return self._judge("judge_request", self._judge_request, steps, request)
+        `late_denies=False` is for what was admitted once: a late answer is counted as an overrun, and counts as it is.
+        """
+        return self._judge("judge_connect", self._judge_connect, steps, guest, target, late_denies=late_denies)
+
+    def judge_request(self, request: Request, steps: list[Step] | None = None, *, late_denies: bool = True) -> Verdict:
+        """Judge a request in its present phase. DEFER: judge again with the body. For `late_denies` see above."""
+        return self._judge("judge_request", self._judge_request, steps, request, late_denies=late_denies)
 
     def judge_trailers(self, request: Request, trailers: Headers, steps: list[Step]) -> Verdict | None:
         """Judge what came late as if it had come with the head. None unless that denies."""
@@ -183,7 +188,14 @@ class Pipeline:
         verdict = self._judge("judge_response", self._judge_response, steps, request, response)
         return verdict if verdict.effect is Effect.DENY and verdict is not NO_OPINION else None
 
-    def _judge(self, hook: str, calls: tuple[_Call, ...], steps: list[Step] | None, *arguments: object) -> Verdict:
+    def _judge(
+        self,
+        hook: str,
+        calls: tuple[_Call, ...],
+        steps: list[Step] | None,
+        *arguments: object,
+        late_denies: bool = True,
+    ) -> Verdict:
         """Ask each plugin, even after a denial, so that the audit record is whole; then fold."""
         verdicts: list[Verdict] = []
         alone = len(arguments) == 1  # the usual case, without a tuple to be made and taken apart
@@ -199,14 +211,13 @@ class Pipeline:
                 verdict = self._failed(call, error)
             spent_ns = _now_ns() - start
             stats.total_ns += spent_ns
+            if verdict is not None and type(verdict) is not Verdict:
+                verdict = self._failed(call, TypeError(f"it returned a {type(verdict).__name__}"))
+            if spent_ns > self._budget_ns:
+                overrun = _overrun(call, spent_ns)
+                if late_denies:
+                    verdict = overrun
             if verdict is not None:
-                if type(verdict) is not Verdict:
-                    verdict = self._failed(call, TypeError(f"it returned a {type(verdict).__name__}"))
-                if spent_ns > self._budget_ns:
-                    verdict = _overrun(call, spent_ns)
-                verdicts.append(verdict)
-            elif spent_ns > self._budget_ns:
-                verdict = _overrun(call, spent_ns)
                 verdicts.append(verdict)
             if steps is not None:
                 outcome = "none" if verdict is None else _outcome(verdict)

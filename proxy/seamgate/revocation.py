@@ -1,7 +1,10 @@
 """Revocation is live: what a new generation no longer allows ends at once, also where it was allowed before.
 
 Called by the gateway after each reload (`revoke`), and by the exchanges and tunnels that it asks (`denial_of_sent`).
-Whatever can't be shown to be allowed any more is denied, as for a new request. No I/O.
+Whatever can't be shown to be allowed any more is denied, as for a new request, with one exception: that a plugin took
+longer than its budget ends nothing, if the answer that it then gave does not. All that is under way is judged in one
+go, on a machine that has just read a policy; a clock that ran on meanwhile says nothing about what is allowed. (Time
+of the CPU would not do as a budget: a plugin that waits for a network uses none, and holds up everybody.) No I/O.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ def judge_sent(
     if request.body_state is BodyState.PENDING:
         # It went by without being held, so what a rule asks of it can't be told any more.
         request = msgspec.structs.replace(request, body_state=BodyState.OVERSIZE)
-    verdict = seam.pipeline.judge_request(request, steps)
+    verdict = seam.pipeline.judge_request(request, steps, late_denies=False)
     return denial_of_sent(seam, request, verdict, steps, used, address, is_bound)
 
 

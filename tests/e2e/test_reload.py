@@ -42,6 +42,19 @@ class Streams:
         await talk.finish()
 
 
+class Slow:
+    """A plugin without an opinion, that takes its time to say so."""
+
+    takes_s = 0.0
+
+    @hookimpl
+    def judge_request(self) -> None:
+        """Keep the processor busy."""
+        until = monotonic() + self.takes_s
+        while monotonic() < until:
+            pass
+
+
 async def unanswered(talk: Talk) -> None:
     """An upstream app that reads the request and says nothing."""
     await talk.body()
@@ -511,6 +524,27 @@ async def test_full_counters_cut_nothing() -> None:
             assert type(await client.event(h)).__name__ == "Data"
             assert type(await client.event(h)).__name__ == "EndOfMessage"
         await lab.audited(*["GET /stream allow allowed 200 complete"] * 2)
+
+
+async def test_a_slow_clock_cuts_nothing() -> None:
+    """Judged again on a machine that is busy, each answer comes late: what it says decides, not when it comes."""
+    streams, late, slow = Streams(), {"limits": {"plugin_budget_s": 0.001}}, Slow()
+    async with Lab(HttpUpstream(streams), plugins=[("slow", slow)]) as lab:
+        client = await lab.tunnel()
+        h = await begin_stream(client)
+        slow.takes_s = 0.002
+        report = reload(lab, [ALLOW_ALL], late)
+        assert (report.revoked_requests, report.revoked_tunnels) == (0, 0)
+        overruns = [stats.overruns for stats in lab.gateway.seam.pipeline.stats if stats.plugin == "slow"]
+        assert overruns == [1]
+        report = reload(lab, [OTHERS_ONLY], late)
+        assert (report.revoked_requests, report.revoked_tunnels) == (1, 1)
+        await cut_within(client, h)
+        record, _ = await lab.audited(
+            "GET /stream deny revoked 200 truncated", f"CONNECT {lab.authority()} deny revoked 200 aborted"
+        )
+        audited_as_revoked(record, rule="all", generation=3)
+        streams.go_on.set()
 
 
 async def test_a_bad_policy_changes_nothing() -> None:

@@ -226,8 +226,6 @@ class Lab:
                 },
                 "ca": {"dir": str(self.folder / "ca")},
                 "policies": ["policy.yaml"],
-                # Wall time: on a machine that is busy with other tests the default could be a flake.
-                "limits": {"plugin_budget_s": 2.0},
                 "plugins": plugins,
                 "guests": {
                     "g": {"token": {"file": str(self.folder / "token")}, "labels": {"team": "research"}},

@@ -91,6 +91,16 @@ def test_a_judge_that_takes_too_long_denies() -> None:
     assert made.stats[0].overruns == 1
 
 
+def test_what_was_admitted_once_is_not_denied_for_a_late_answer() -> None:
+    """The overrun is counted, the answer counts as it is: an allow allows, a denial denies, no opinion is none."""
+    for answer, effect in ((allow("a"), Effect.ALLOW), (deny("no"), Effect.DENY), (None, Effect.DENY)):
+        made = pipeline(Judge(answer), budget_s=1e-9)
+        verdict = made.judge_request(REQUEST, late_denies=False)
+        assert (verdict.effect, verdict.reason is Reason.PLUGIN_OVERRUN) == (effect, False)
+        assert made.stats[0].overruns == 1
+    assert pipeline(Judge(RuntimeError("x"))).judge_request(REQUEST, late_denies=False).reason is Reason.PLUGIN_FAILED
+
+
 def test_a_subset_of_arguments_by_name() -> None:
     """A plugin takes what it wants, in any order."""
 

@@ -59,7 +59,7 @@ _HELD_BYTES: Final = 65536
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-def judge_tcp(seam: Seam, guest: Guest, target: Target, steps: list[Step]) -> Verdict:
+def judge_tcp(seam: Seam, guest: Guest, target: Target, steps: list[Step], *, late_denies: bool = True) -> Verdict:
     """Say whether this guest may have a stream to this host and port passed on unread: an allow, or a denial."""
     target = msgspec.structs.replace(target, scheme=TCP)
     if seam.draining:
@@ -71,7 +71,7 @@ def judge_tcp(seam: Seam, guest: Guest, target: Target, steps: list[Step]) -> Ve
             seam.own.check((target.host,), target.port)
         except SeamgateError as error:
             return denial_of(error)
-    verdict = seam.pipeline.judge_connect(guest, target, steps)
+    verdict = seam.pipeline.judge_connect(guest, target, steps, late_denies=late_denies)
     if verdict.effect is Effect.DENY or (verdict.allowed and verdict.upgrade == TCP):
         return verdict
     # Nothing is judged after it, so an allow that does not say that it means this is not enough.
@@ -358,7 +358,7 @@ class Splice:
     def judge_again(self, is_bound: IsBound) -> bool:
         """A reload replaced the pipeline: if the stream is no longer allowed, end it and return True."""
         steps: list[Step] = []
-        verdict = judge_tcp(self._seam, self._guest, self._target, steps)
+        verdict = judge_tcp(self._seam, self._guest, self._target, steps, late_denies=False)
         if verdict.allowed and self._address:
             forbidden = self._forbidden(verdict)
             verdict = verdict if forbidden is None else denial_of(forbidden)

@@ -182,7 +182,7 @@ class Tunnel:
     def judge_again(self, is_bound: IsBound) -> bool:
         """A reload replaced the pipeline: if no request may be made any more, cut the tunnel and return True."""
         steps: list[Step] = []
-        verdict = self._seam.pipeline.judge_connect(self._guest, self._target, steps)
+        verdict = self._seam.pipeline.judge_connect(self._guest, self._target, steps, late_denies=False)
         inner, stream = self._inner, self._stream
         if verdict.effect is not Effect.DENY or (inner is None and stream is None):
             return False
