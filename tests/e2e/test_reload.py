@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -12,88 +11,31 @@ import pytest
 
 from seamgate import Effect, Guest, Reason, Request, Resolution, Supply, Target, Verdict, hookimpl
 from seamgate.audit.record import AuditRecord
-from seamgate.config import parse_config
 from seamgate.errors import ConfigError
 from seamgate.flow import BodyState
-from seamgate.reloading import ReloadReport
 from support.client import Client
-from support.lab import ALLOW_ALL, WITH_KEY, Lab, _merged
+from support.lab import ALLOW_ALL, WITH_KEY, Lab
+from support.reloads import (
+    AT_ONCE_S,
+    NO_STREAMS,
+    OTHERS_ONLY,
+    Streams,
+    audited_as_revoked,
+    begin_stream,
+    cut_within,
+    reload,
+)
 from support.upstream import HttpUpstream, Talk, echo
 
-AT_ONCE_S = 1.0
-OTHERS_ONLY = {"id": "others", "allow": {"hosts": ["other.test"], "ports": ["1-65535"]}}
-NO_STREAMS = {"id": "no-streams", "deny": {"hosts": ["**"], "paths": ["/stream"], "ports": ["1-65535"]}}
 CREDENTIAL = {"credentials": {"key": None}}
 
 JSON = b"content-type: application/json"
-
-
-class Streams:
-    """An upstream app: sends an event, and a second one and the end once it is told to."""
-
-    def __init__(self) -> None:
-        self.go_on = asyncio.Event()
-
-    async def __call__(self, talk: Talk) -> None:
-        await talk.begin(200, [("content-type", "text/event-stream")])
-        await talk.data(b"data: one\n\n")
-        await self.go_on.wait()
-        await talk.data(b"data: two\n\n")
-        await talk.finish()
-
-
-class Slow:
-    """A plugin without an opinion, that takes its time to say so."""
-
-    takes_s = 0.0
-
-    @hookimpl
-    def judge_request(self) -> None:
-        """Keep the processor busy."""
-        until = monotonic() + self.takes_s
-        while monotonic() < until:
-            pass
 
 
 async def unanswered(talk: Talk) -> None:
     """An upstream app that reads the request and says nothing."""
     await talk.body()
     await talk.line.end()
-
-
-def reload(
-    lab: Lab, rules: Sequence[Mapping[str, Any]] | None = None, settings: Mapping[str, Any] | None = None
-) -> ReloadReport:
-    """Have the lab's gateway take over other rules, and other settings over those of the lab."""
-    if rules is not None:
-        lab.write_policy(rules)
-    written = _merged(lab.settings(), settings or {})
-    return lab.gateway.reload(parse_config(json.dumps(written), "seamgate.yaml", base=lab.folder))
-
-
-async def begin_stream(client: Client, path: str = "/stream", *, method: str = "GET") -> Any:
-    """Ask for a stream and read its first event."""
-    await client.send(client.request(method, path, body=b"{}" if method == "POST" else None))
-    answer, h = await client.begin(method)
-    assert answer.status == 200
-    assert bytes((await client.event(h)).data) == b"data: one\n\n"
-    return h
-
-
-async def cut_within(client: Client, h: Any, limit_s: float = AT_ONCE_S) -> None:
-    """Assert that the stream ends soon, and that nobody could take its end for a clean one."""
-    started = monotonic()
-    event = await client.event(h)
-    assert type(event).__name__ == "ConnectionClosed"
-    assert h.their_state.__name__ != "DONE"
-    assert monotonic() - started < limit_s
-
-
-def audited_as_revoked(record: AuditRecord, *, rule: str = "", generation: int = 2) -> None:
-    """Assert what an operator needs to see of a revocation."""
-    assert record.generation == generation
-    assert record.rule == rule
-    assert "a newly loaded policy ended it" in record.message
 
 
 @pytest.mark.parametrize("way", ["tunnel", "proxy", "base"])
@@ -508,43 +450,6 @@ async def test_a_reload_between_the_record_and_the_request(forbidden: bool) -> N
             [record] = await lab.audited("GET /stream allow allowed 200 complete")
             assert record.generation == 2
             assert lab.upstream.received.count(b"GET /stream") == 1
-
-
-async def test_full_counters_cut_nothing() -> None:
-    """A reload starts the rate counters anew; streams that were admitted before are not cut because they fill them."""
-    streams = Streams()
-    limited = {**ALLOW_ALL, "limits": {"requests": "2/min"}}
-    async with Lab(HttpUpstream(streams), rules=[limited]) as lab:
-        clients = [await lab.tunnel(), await lab.tunnel()]
-        begun = [await begin_stream(client) for client in clients]
-        report = reload(lab, [{**limited, "limits": {"requests": "1/min"}}])
-        assert report.revoked_requests == 0
-        streams.go_on.set()
-        for client, h in zip(clients, begun, strict=True):
-            assert type(await client.event(h)).__name__ == "Data"
-            assert type(await client.event(h)).__name__ == "EndOfMessage"
-        await lab.audited(*["GET /stream allow allowed 200 complete"] * 2)
-
-
-async def test_a_slow_clock_cuts_nothing() -> None:
-    """Judged again on a machine that is busy, each answer comes late: what it says decides, not when it comes."""
-    streams, late, slow = Streams(), {"limits": {"plugin_budget_s": 0.001}}, Slow()
-    async with Lab(HttpUpstream(streams), plugins=[("slow", slow)]) as lab:
-        client = await lab.tunnel()
-        h = await begin_stream(client)
-        slow.takes_s = 0.002
-        report = reload(lab, [ALLOW_ALL], late)
-        assert (report.revoked_requests, report.revoked_tunnels) == (0, 0)
-        overruns = [stats.overruns for stats in lab.gateway.seam.pipeline.stats if stats.plugin == "slow"]
-        assert overruns == [1]
-        report = reload(lab, [OTHERS_ONLY], late)
-        assert (report.revoked_requests, report.revoked_tunnels) == (1, 1)
-        await cut_within(client, h)
-        record, _ = await lab.audited(
-            "GET /stream deny revoked 200 truncated", f"CONNECT {lab.authority()} deny revoked 200 aborted"
-        )
-        audited_as_revoked(record, rule="all", generation=3)
-        streams.go_on.set()
 
 
 async def test_a_bad_policy_changes_nothing() -> None:
