@@ -138,7 +138,7 @@ filterwarnings = ["error"]
 _README = """\
 # seamgate-$name
 
-A plugin for [Seamgate](https://pypi.org/project/seamgate/).
+A plugin for Seamgate.
 
     pip install -e .
     pytest                          what it says, and the conformance suite
