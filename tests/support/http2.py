@@ -274,6 +274,13 @@ async def claimed(lab: Lab, count: int) -> list[AuditRecord]:
 
 async def tunnel(lab: Lab, *, authority: str = "", settings: dict[int, int] | None = None) -> H2Client:
     """Open a tunnel, TLS and HTTP/2 in it."""
+    client = H2Client(await tls_tunnel(lab, authority), authority or lab.authority(), settings=settings)
+    await client.flush()
+    return client
+
+
+async def tls_tunnel(lab: Lab, authority: str = "") -> Line:
+    """Open a tunnel and TLS in it that agrees to HTTP/2, of which nothing is said yet."""
     authority = authority or lab.authority()
     line, head = await lab.connect(authority)
     assert head.startswith(b"HTTP/1.1 200 "), head
@@ -284,9 +291,7 @@ async def tunnel(lab: Lab, *, authority: str = "", settings: dict[int, int] | No
     lab._lines.remove(line)
     assert inner.transport is not None
     assert inner.transport.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
-    client = H2Client(inner, authority, settings=settings)
-    await client.flush()
-    return client
+    return inner
 
 
 def _plain(fields: Any) -> Fields:
