@@ -344,12 +344,16 @@ class Seen:
             self.whole.add(stream)
 
 
+def placed(lab: Lab, sent: bytes) -> bytes:
+    """Put the upstream's authority in."""
+    return sent.replace(AUTHORITY.encode(), lab.authority().encode())
+
+
 async def check(lab: Lab, case: Case) -> None:
     """Send it, and assert what has to follow."""
     line = await tls_tunnel(lab)
     seen = Seen(line)
-    placed = lambda sent: sent.replace(AUTHORITY.encode(), lab.authority().encode())  # noqa: E731
-    await line.send(placed(case.sent if case.bare else wire.PREFACE + SETTINGS + case.sent))
+    await line.send(placed(lab, case.sent if case.bare else wire.PREFACE + SETTINGS + case.sent))
     if case.ends:
         await seen.until(lambda: seen.goaway >= 0)
         assert seen.goaway in case.ends, f"GOAWAY {seen.goaway}, {seen.resets}"
@@ -371,7 +375,7 @@ async def check(lab: Lab, case: Case) -> None:
     elif stream:
         assert seen.resets[stream] in case.codes, seen.resets
     if case.sent.find(wire.write_goaway(0, 0xFF)) < 0:
-        await line.send(placed(head(101)))
+        await line.send(placed(lab, head(101)))
         await seen.until(lambda: 101 in seen.whole)
         assert seen.statuses[101] == b"200"
     line.close()
