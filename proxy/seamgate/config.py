@@ -23,6 +23,8 @@ from seamgate.errors import ConfigError, TargetError
 from seamgate.flow import Target
 from seamgate.limits import LimitsConfig
 from seamgate.upstream.addresses import compile_permit
+from seamgate.upstream.origins import OriginPatterns
+from seamgate.upstream.parent import UpstreamProxyConfig, parse_proxy_url
 from seamgate.upstream.pool_key import PoolConfig
 from seamgate.upstream.resolver import DnsConfig
 from seamgate.upstream.tls import UpstreamTlsConfig
@@ -209,6 +211,7 @@ class ConfigFile(_Section, frozen=True):
         pool: the shared sessions to upstreams.
         dns: how names are resolved.
         upstream_tls: which roots and client certificates hold for which upstreams.
+        upstream_proxy: the proxy that upstreams are reached by, if they are.
         http2: towards whom HTTP/2 is spoken.
         permit_addresses: classes (loopback, private ...), networks and addresses beyond public ones that may be
             dialled for any rule. A rule's `addresses` permit them for its own hosts only.
@@ -228,6 +231,7 @@ class ConfigFile(_Section, frozen=True):
     pool: PoolConfig = PoolConfig()
     dns: DnsConfig = DnsConfig()
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    upstream_proxy: UpstreamProxyConfig | None = None
     http2: Http2Config = Http2Config()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
@@ -240,7 +244,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: the file it came from, for messages; "" if none.
         base: folder that relative file names start from.
-        entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, http2, admin, reload: as written.
+        entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, upstream_proxy, http2, admin,
+            reload: as written.
         policies: policy files, absolute.
         plugins: in order, `builtin` spelled out.
         permit_addresses: classes, networks and addresses beyond the public ones that may be dialled for any rule.
@@ -259,6 +264,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolConfig = PoolConfig()
     dns: DnsConfig = DnsConfig()
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    upstream_proxy: UpstreamProxyConfig | None = None
     http2: Http2Config = Http2Config()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
@@ -304,6 +310,7 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         pool=written.pool,
         dns=written.dns,
         upstream_tls=written.upstream_tls,
+        upstream_proxy=written.upstream_proxy,
         http2=written.http2,
         permit_addresses=written.permit_addresses,
         admin=admin,
@@ -391,6 +398,10 @@ def _check(document: Document, written: ConfigFile) -> None:
         raise document.error("no policy file is named, so nothing would be allowed: name one", "policies")
     if written.admin.listen:
         _translated(document, lambda: split_admin(written.admin.listen), "admin", "listen")
+    if written.upstream_proxy is not None:
+        proxy = written.upstream_proxy
+        _translated(document, lambda: parse_proxy_url(proxy.url), "upstream_proxy", "url")
+        _translated(document, lambda: OriginPatterns(proxy.direct), "upstream_proxy", "direct")
     _translated(document, lambda: compile_permit(written.permit_addresses), "permit_addresses")
     _translated(document, lambda: check_credentials(written.credentials), "credentials")
 

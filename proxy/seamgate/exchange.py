@@ -46,7 +46,8 @@ from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.stage import DONE, GATHERING, JUDGING, NAMES, RESPONDING, SENDING, WAITING
 from seamgate.upload import Upload
-from seamgate.upstream.addresses import check_destination, compile_permit
+from seamgate.upstream.addresses import compile_permit
+from seamgate.upstream.parent import VIA_PROXY
 from seamgate.verdict import NO_OPINION, Effect, Verdict, denial_of, deny
 from seamgate.waiting import Waiting
 
@@ -259,6 +260,8 @@ class Exchange:
         target = self.request.target
         if target.is_address:
             self._resolved(Resolution(target.host, (target.host,), 0.0))
+        elif self._seam.by_proxy(target):
+            self._resolved(Resolution(target.host, (VIA_PROXY,), 0.0))
         else:
             found = self._pipeline.resolve_name(target.host, self._steps)
             self._waiting.then(found, self._resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)
@@ -270,7 +273,7 @@ class Exchange:
             raise ResolveFailed(f"no plugin resolves names; {target.host} can't be reached")
         named = self._verdict.addresses
         permit = self._seam.permit | compile_permit(named) if named else self._seam.permit
-        self._addresses = check_destination(resolution.addresses, target.port, permit, self._seam.own, name=target.host)
+        self._addresses = self._seam.check(resolution.addresses, target, permit)
         self._acquire()
 
     def guarded(self, step: Callable[[], None]) -> None:

@@ -60,6 +60,7 @@ from seamgate.streams import as_protocol
 from seamgate.upstream.addresses import AddressPermit, OwnAddresses, compile_permit
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.forwarder import Forwarder
+from seamgate.upstream.parent import Parent
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.tls import UpstreamTls
 from seamgate.verdict import deny
@@ -107,6 +108,7 @@ class Prepared(msgspec.Struct, frozen=True):
     tls: UpstreamTls
     is_bound: IsBound
     forwarder: Forwarder
+    parent: Parent | None
 
 
 class Gateway:
@@ -198,7 +200,8 @@ class Gateway:
         self._authority = load_authority(config.ca, base=config.base) if config.entries.terminate else None
         pipeline = self._make_pipeline(config, self._generation)
         tls = UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn)
-        self._connector = connector = Connector(tls, timeout_s=config.limits.connect_timeout_s)
+        timeout_s = config.limits.connect_timeout_s
+        self._connector = connector = Connector(tls, timeout_s=timeout_s, parent=self._make_parent(config))
         self._journal = self._open_journal(config)
         self.started_at = self.reloads.last_at = self._clock()
         self.seam = self._make_seam(config, pipeline, connector)
@@ -237,6 +240,18 @@ class Gateway:
 
     async def _get_ready(self) -> None:
         """Whatever else has to be there before the gateway says that it has started."""
+
+    def _make_parent(self, config: Config) -> Parent | None:
+        if config.upstream_proxy is None:
+            return None
+        secret_variables = [each.source.env for each in config.credentials.values() if each.source.env is not None]
+        return Parent(
+            config.upstream_proxy,
+            base=config.base,
+            resolve=lambda name: self.seam.pipeline.resolve_name(name, []),
+            refuse_own=self._own.check,
+            secret_variables=secret_variables,
+        )
 
     def _make_pipeline(self, config: Config, generation: int) -> Pipeline:
         plugins = load_plugins(config, generation, self._clock)
@@ -432,6 +447,7 @@ class Gateway:
             UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn),
             bound_by(config.credentials),
             Forwarder(config.dns),
+            self._make_parent(config),
         )
 
     def take_over(self, new: Prepared) -> ReloadReport:
@@ -441,7 +457,7 @@ class Gateway:
         self._generation = generation = pipeline.generation
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn
-        self._connector.replace_tls(new.tls)
+        self._connector.replace(new.tls, new.parent)
         if self._dns is not None:
             self._dns.service.forwarder = new.forwarder
         self.config = config

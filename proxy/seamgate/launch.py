@@ -121,6 +121,9 @@ def without_secrets(config: Config, environ: Mapping[str, str]) -> dict[str, str
     for guest in config.guests.values():
         if guest.token is not None and guest.token.env is not None:
             environment.pop(guest.token.env, None)
+    login = config.upstream_proxy.login if config.upstream_proxy is not None else None
+    if login is not None and login.password.env is not None:
+        environment.pop(login.password.env, None)
     environment |= {
         credential.source.env: shown_placeholder(name, credential)
         for name, credential in reversed(list(config.credentials.items()))
@@ -148,6 +151,8 @@ def secret_files(config: Config, journal: Path) -> list[Path]:
     """
     names = [credential.source.file for credential in config.credentials.values()]
     names += [guest.token.file for guest in config.guests.values() if guest.token is not None]
+    if config.upstream_proxy is not None and config.upstream_proxy.login is not None:
+        names.append(config.upstream_proxy.login.password.file)
     shown = [origin.client_certificate for origin in config.upstream_tls.origins]
     names += [each.key or each.certificate for each in shown if each is not None]
     # Some are relative to the configuration's folder, some to ours.

@@ -19,7 +19,7 @@ from seamgate.credentials.config import CredentialConfig
 from seamgate.errors import Reason, SeamgateError
 from seamgate.flow import BodyState, Request, Step
 from seamgate.seam import IsBound, Seam, UnderWay
-from seamgate.upstream.addresses import check_destination, compile_permit
+from seamgate.upstream.addresses import compile_permit
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 _DENYING = frozenset(("deny", "failed", "overrun"))
@@ -128,7 +128,7 @@ def denial_of_sent(
     target = request.target
     permit = seam.permit | compile_permit(verdict.addresses) if verdict.addresses else seam.permit
     try:
-        check_destination((address,), target.port, permit, seam.own, name=target.host)
+        seam.check((address,), target, permit)
     except SeamgateError as error:
         return denial_of(error)
     return None

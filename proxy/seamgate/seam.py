@@ -21,8 +21,9 @@ from seamgate.flow import Guest, Request, Target
 from seamgate.limits import LimitsConfig
 from seamgate.pipeline import Pipeline
 from seamgate.upload import HeldBytes
-from seamgate.upstream.addresses import AddressPermit, OwnAddresses
+from seamgate.upstream.addresses import AddressPermit, OwnAddresses, check_destination
 from seamgate.upstream.connect import Connector
+from seamgate.upstream.parent import VIA_PROXY
 from seamgate.upstream.pool import SessionPool
 from seamgate.verdict import Verdict
 
@@ -134,6 +135,21 @@ class Seam:
         self._tag = os.urandom(2).hex() + tag
         self._id_time = -1
         self._id_prefix = ""
+
+    def by_proxy(self, target: Target) -> bool:
+        """Whether the upstream proxy resolves this target's name, so that no address of it is known here."""
+        return self.connector is not None and self.connector.parent_resolves(target)
+
+    def check(self, addresses: tuple[str, ...], target: Target, permit: AddressPermit) -> tuple[str, ...]:
+        """Return the addresses of a target if all of them may be dialled, or are the upstream proxy's to find.
+
+        Raises:
+            AddressForbidden: one may not, or is the gateway itself.
+            ResolveFailed: there is none.
+        """
+        if addresses == (VIA_PROXY,) and self.by_proxy(target):
+            return addresses
+        return check_destination(addresses, target.port, permit, self.own, name=target.host)
 
     def new_id(self) -> str:
         """Return a request id: sorts by time, unique over gateways for all practical purposes."""

@@ -329,6 +329,10 @@ class TlsStream:
         """Whether this stream is ending."""
         return self._closing or self._below is None or self._below.is_closing()
 
+    def can_write_eof(self) -> bool:
+        """TLS can't be closed one way: who wants to closes it."""
+        return False
+
     def get_write_buffer_size(self) -> int:
         """Ciphertext bytes queued below."""
         return 0 if self._below is None else self._below.get_write_buffer_size()

@@ -59,6 +59,7 @@ def watched_files(source: Path, config: Config) -> tuple[str, ...]:
 def _certificates(config: Config) -> Iterator[str]:
     tls = config.upstream_tls
     names = [tls.trust_store if tls.trust_store != "system" else ""]
+    names += [config.upstream_proxy.ca] if config.upstream_proxy is not None else []
     for origin in tls.origins:
         own = origin.client_certificate
         names += [origin.ca, *((own.certificate, own.key) if own is not None else ())]

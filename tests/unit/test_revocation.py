@@ -13,7 +13,7 @@ from seamgate.credentials.config import CredentialConfig, SourceConfig
 from seamgate.flow import Step
 from seamgate.revocation import Revoked, bound_by, denial_of_sent, denial_of_unsent, revoke, revoked
 from seamgate.seam import IsBound
-from seamgate.upstream.addresses import OwnAddresses, compile_permit
+from seamgate.upstream.addresses import AddressPermit, OwnAddresses, check_destination, compile_permit
 
 REQUEST = Request("1", Guest("g"), Target("https", "api.example", 443), "GET", "/v1/x")
 ALLOWED = Verdict(Effect.ALLOW, Reason.ALLOWED, "rule", credentials=("key",))
@@ -29,6 +29,10 @@ class FakeSeam:
         self.own = OwnAddresses(own)
         self.under_way: set[Any] = set()
         self.tunnels: set[Any] = set()
+
+    def check(self, addresses: tuple[str, ...], target: Target, permit: AddressPermit) -> tuple[str, ...]:
+        """As the seam's, without a proxy."""
+        return check_destination(addresses, target.port, permit, self.own, name=target.host)
 
 
 def judged(

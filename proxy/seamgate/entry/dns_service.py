@@ -124,6 +124,9 @@ class DnsService:
         reply(build_answer(query, self._denied, data, ede=EDE_BLOCKED, text=verdict.message))
 
     def _resolve(self, query: Query, name: str, reply: Reply) -> None:
+        if self._seam.by_proxy(Target("https", name, 443)):  # nobody here can resolve it, nor needs to
+            self._found(query, name, Resolution(name, (), 0.0), reply)
+            return
         try:
             found = self._seam.pipeline.resolve_name(name, [])
         except SeamgateError as failure:

@@ -47,7 +47,8 @@ from seamgate.protocol.client_hello import MAX_HELLO_BYTES, parse_client_hello
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.tasks import spawn
-from seamgate.upstream.addresses import check_destination, compile_permit
+from seamgate.upstream.addresses import compile_permit
+from seamgate.upstream.parent import VIA_PROXY
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 TCP: Final = "tcp"
@@ -187,7 +188,9 @@ class Splice:
     async def _dialled(self, far: _Far) -> str:
         seam, target = self._seam, self._target
         addresses: tuple[str, ...] = (target.host,)
-        if not target.is_address:
+        if seam.by_proxy(target):
+            addresses = (VIA_PROXY,)
+        elif not target.is_address:
             async with asyncio.timeout(seam.limits.resolve_timeout_s):
                 found = seam.pipeline.resolve_name(target.host, self._steps)
                 if inspect.isawaitable(found):
@@ -195,7 +198,7 @@ class Splice:
             if found is None:
                 raise ResolveFailed(f"no plugin resolves names; {target.host} can't be reached")
             addresses = found.addresses
-        addresses = check_destination(addresses, target.port, self._permit(self._verdict), seam.own, name=target.host)
+        addresses = seam.check(addresses, target, self._permit(self._verdict))
         if seam.connector is None:
             raise SeamgateError("nothing opens connections here")
         return await seam.connector.dial(target, addresses, far)
@@ -204,7 +207,7 @@ class Splice:
         """Say why nothing may be sent any more to where it was dialled, if so."""
         seam, target = self._seam, self._target
         try:
-            check_destination((self._address,), target.port, self._permit(verdict), seam.own, name=target.host)
+            seam.check((self._address,), target, self._permit(verdict))
         except SeamgateError as error:
             return error
         return None

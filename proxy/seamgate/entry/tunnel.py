@@ -30,7 +30,7 @@ from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.streams import Receiver, TlsStream, Transport
 from seamgate.tasks import spawn
-from seamgate.upstream.addresses import check_destination
+from seamgate.upstream.parent import VIA_PROXY
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -300,7 +300,9 @@ class Tunnel:
     async def _warm(self) -> None:
         seam, target = self._seam, self._target
         addresses: tuple[str, ...] = (target.host,)
-        if not target.is_address:
+        if seam.by_proxy(target):
+            addresses = (VIA_PROXY,)
+        elif not target.is_address:
             found = seam.pipeline.resolve_name(target.host, [])
             if inspect.isawaitable(found):
                 async with asyncio.timeout(seam.limits.resolve_timeout_s):
@@ -308,7 +310,7 @@ class Tunnel:
             if found is None:
                 return
             addresses = found.addresses
-        addresses = check_destination(addresses, target.port, seam.permit, seam.own, name=target.host)
+        addresses = seam.check(addresses, target, seam.permit)
         seam.pool.preconnect(target, addresses, self._guest, seam.pipeline.generation)
 
 

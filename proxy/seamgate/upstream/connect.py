@@ -16,6 +16,7 @@ from seamgate.errors import ConnectFailed, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
 from seamgate.streams import Receiver, TlsStream, as_protocol
 from seamgate.upload import HeldBytes
+from seamgate.upstream.parent import VIA_PROXY, Parent
 from seamgate.upstream.session import Session
 from seamgate.upstream.session2 import Http2Session
 from seamgate.upstream.tls import TlsProfile, UpstreamTls, tls_failed
@@ -36,15 +37,24 @@ class Connector:
         budget: where sessions of HTTP/2 count what they hold for guests that have enough.
     """
 
-    def __init__(self, tls: UpstreamTls, *, timeout_s: float, write_high_bytes: int = 256 * 1024) -> None:
+    def __init__(
+        self, tls: UpstreamTls, *, timeout_s: float, write_high_bytes: int = 256 * 1024, parent: Parent | None = None
+    ) -> None:
         self._tls = tls
+        self._parent = parent
         self._timeout_s = timeout_s
         self._write_high_bytes = write_high_bytes
         self.budget: HeldBytes | None = None
 
-    def replace_tls(self, tls: UpstreamTls) -> None:
-        """Open further sessions with these roots and client certificates. The pool tells generations apart."""
-        self._tls = tls
+    def replace(self, tls: UpstreamTls, parent: Parent | None) -> None:
+        """Open further sessions with these roots and client certificates, through this proxy. The pool tells
+        generations apart.
+        """
+        self._tls, self._parent = tls, parent
+
+    def parent_resolves(self, target: Target) -> bool:
+        """Whether the upstream proxy turns the target's name into an address, so that nobody here can check it."""
+        return self._parent is not None and self._parent.resolves(target)
 
     def profile_for(self, target: Target) -> TlsProfile | None:
         """Return the TLS profile of a target; None for plain http."""
@@ -89,14 +99,24 @@ class Connector:
             ConnectFailed: none does.
             UpstreamTimeout: it took too long.
         """
-        loop = asyncio.get_running_loop()
 
         async def open_at(address: str) -> str:
-            transport, _ = await loop.create_connection(lambda: as_protocol(receiver), address, target.port)
-            transport.set_write_buffer_limits(self._write_high_bytes)
+            await self._reach(receiver, target, address)
             return address
 
         return await self._first(target, addresses, open_at)
+
+    async def _reach(self, receiver: Receiver, target: Target, address: str) -> Any:
+        """Connect the receiver to a target's address, by the upstream proxy unless it is an exception."""
+        parent = self._parent
+        if parent is not None and parent.carries(target):
+            return await parent.open(receiver, target, address, self._write_high_bytes)
+        if address == VIA_PROXY:
+            raise ConnectFailed(f"the upstream proxy that {target.authority} was to be reached by is no longer there")
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: as_protocol(receiver), address, target.port)
+        transport.set_write_buffer_limits(self._write_high_bytes)
+        return transport
 
     async def _first(self, target: Target, addresses: tuple[str, ...], open_at: Callable[[str], Awaitable[T]]) -> T:
         failures: list[str] = []
@@ -109,6 +129,8 @@ class Connector:
                 failures.append(f"{address}: timed out")
             except OSError as error:
                 failures.append(f"{address}: {error.strerror or type(error).__name__}")
+            except ConnectFailed as error:  # the upstream proxy can't, but maybe another address
+                failures.append(error.message)
         message = f"{target.authority} can't be reached ({'; '.join(failures)})"
         raise UpstreamTimeout(message) if failures[-1].endswith("timed out") else ConnectFailed(message)
 
@@ -118,8 +140,7 @@ class Connector:
         loop = asyncio.get_running_loop()
         if profile is None:
             session = make(None)
-            transport, _ = await loop.create_connection(lambda: as_protocol(session), address, target.port)
-            transport.set_write_buffer_limits(self._write_high_bytes)
+            await self._reach(session, target, address)
             return session
         established: asyncio.Future[Session | Http2Session] = loop.create_future()
         agreed: list[Session | Http2Session] = []
@@ -147,8 +168,7 @@ class Connector:
         )
         transport_: Any = None
         try:
-            transport_, _ = await loop.create_connection(lambda: as_protocol(stream), address, target.port)
-            transport_.set_write_buffer_limits(self._write_high_bytes)
+            transport_ = await self._reach(stream, target, address)
             return await established
         except BaseException:
             if transport_ is not None:

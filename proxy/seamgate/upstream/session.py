@@ -20,6 +20,7 @@ from seamgate.protocol.heads import CHUNKED, ResponseHead, Trailers
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_request_head
 from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader
 from seamgate.streams import Transport
+from seamgate.upstream.tls import describe_tls_error
 
 if TYPE_CHECKING:
     from seamgate.exchange import Exchange
@@ -217,7 +218,7 @@ class Session:
         """The connection is gone."""
         self._broken = True
         if isinstance(exc, ssl.SSLError):
-            self._lost(TlsFailed("the TLS session with the upstream broke"))
+            self._lost(TlsFailed(f"the TLS session with the upstream broke: {describe_tls_error(exc)}"))
         else:
             self._lost(
                 UpstreamError("the upstream closed before its answer was complete", reason=Reason.UPSTREAM_CLOSED)

@@ -45,6 +45,7 @@ from seamgate.protocol.http2_fields import request_fields
 from seamgate.protocol.http2_frames import CANCEL, NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM
 from seamgate.streams import Transport
 from seamgate.upload import HeldBytes
+from seamgate.upstream.tls import describe_tls_error
 
 if TYPE_CHECKING:
     from seamgate.exchange import Exchange
@@ -488,7 +489,7 @@ class Http2Session:
         self._broken = True
         for stream in list(self._streams.values()):
             if isinstance(exc, ssl.SSLError):
-                stream.lost(TlsFailed("the TLS session with the upstream broke"))
+                stream.lost(TlsFailed(f"the TLS session with the upstream broke: {describe_tls_error(exc)}"))
             else:
                 message = "the upstream closed before its answer was complete"
                 stream.lost(UpstreamError(message, reason=Reason.UPSTREAM_CLOSED))

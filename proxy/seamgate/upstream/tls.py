@@ -16,9 +16,9 @@ from typing import Literal
 import msgspec
 import structlog
 
-from seamgate.address import canonical_address, canonical_name
 from seamgate.errors import ConfigError, TargetError, TlsFailed
 from seamgate.flow import Target
+from seamgate.upstream.origins import OriginPatterns
 
 log = structlog.get_logger("seamgate.upstream.tls")
 
@@ -115,7 +115,7 @@ class UpstreamTls:
         config = config if config is not None else UpstreamTlsConfig()
         store = config.trust_store if config.trust_store == "system" else _file(base, config.trust_store)
         self.default_profile = _profile(TlsProfile(store, minimum_version=config.minimum_version, alpn=alpn))
-        self._origins = [(_Origin(entry), self._origin_profile(entry, base)) for entry in config.origins]
+        self._origins = [(_patterns(entry), self._origin_profile(entry, base)) for entry in config.origins]
         self._contexts: dict[TlsProfile, ssl.SSLContext] = {}
         self.profile_for = lru_cache(maxsize=16384)(self._find)
         for _, profile in self._origins:
@@ -165,32 +165,13 @@ class UpstreamTls:
         return context
 
 
-class _Origin:
-    """The hosts and ports of one `OriginTls`, in canonical form."""
-
-    def __init__(self, entry: OriginTls) -> None:
-        if not entry.hosts:
-            raise ConfigError("upstream_tls: an entry of `origins` has no hosts")
-        self._exact: set[str] = set()
-        self._below: list[str] = []
-        self._ports = frozenset(entry.ports)
-        for host in entry.hosts:
-            try:
-                if host.startswith("*."):
-                    self._below.append(f".{canonical_name(host[2:])}")
-                else:
-                    self._exact.add(_canonical_entry(host))
-            except TargetError as exc:
-                raise ConfigError(f"upstream_tls: {exc.message}") from None
-
-    def fits(self, target: Target) -> bool:
-        if self._ports and target.port not in self._ports:
-            return False
-        return target.host in self._exact or (not target.is_address and target.host.endswith(tuple(self._below)))
-
-
-def _canonical_entry(host: str) -> str:
-    return canonical_address(host.strip("[]")) or canonical_name(host)
+def _patterns(entry: OriginTls) -> OriginPatterns:
+    if not entry.hosts:
+        raise ConfigError("upstream_tls: an entry of `origins` has no hosts")
+    try:
+        return OriginPatterns(entry.hosts, entry.ports)
+    except TargetError as exc:
+        raise ConfigError(f"upstream_tls: {exc.message}") from None
 
 
 def _file(base: Path, name: str) -> str:

@@ -62,6 +62,10 @@ class _Seam:
         self.journal = _Journal()
         self.limits = _Limits()
         self.draining = False
+        self.proxied = False
+
+    def by_proxy(self, _: Target) -> bool:
+        return self.proxied
 
 
 class _Told:
@@ -153,6 +157,15 @@ def test_a_name_that_fails_is_a_server_failure() -> None:
     service = Service()
     assert service.ask("gone.test").header.rcode == SERVFAIL
     assert service.told.told == [("gone.test", Reason.RESOLVE_FAILED)]
+
+
+def test_a_name_that_the_upstream_proxy_resolves_gets_its_stand_in() -> None:
+    """Nobody here could resolve it; policy was asked all the same."""
+    service = Service()
+    service.seam.proxied = True
+    assert [str(record.rdata) for record in service.ask("gone.test").rr] == ["198.18.1.0"]
+    assert service.ask("secret.example").header.rcode == NXDOMAIN
+    assert service.seam.pipeline.resolved == []
 
 
 def test_a_full_table_gives_no_address() -> None:

@@ -17,7 +17,7 @@ from seamgate.flow import Guest, Target
 from seamgate.pipeline import Pipeline
 from seamgate.registry import register
 from seamgate.seam import Tally
-from seamgate.upstream.addresses import PUBLIC_ONLY, OwnAddresses
+from seamgate.upstream.addresses import PUBLIC_ONLY, OwnAddresses, check_destination
 from seamgate.verdict import Effect
 
 GUEST = Guest("g", {"team": "research"})
@@ -99,12 +99,14 @@ class Connector:
 def seam(judge: Judge, far: End | SeamgateError | None = None, **changes: Any) -> Any:
     pipeline = Pipeline([register("judge", judge)])
     records: list[Any] = []
-    made = SimpleNamespace(
+    made: Any = SimpleNamespace(
         pipeline=pipeline,
         draining=False,
         journal=SimpleNamespace(healthy=True),
         own=OwnAddresses([("10.0.0.9", 8080)]),
         permit=PUBLIC_ONLY,
+        by_proxy=lambda _: False,
+        check=lambda found, target, permit: check_destination(found, target.port, permit, made.own, name=target.host),
         connector=Connector(far) if far is not None else None,
         limits=SimpleNamespace(resolve_timeout_s=1.0, response_timeout_s=900.0, head_timeout_s=30.0),
         tunnels=set(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import pytest
@@ -43,6 +44,18 @@ class Exchange:
 
     def upstream_writable(self, writable: bool) -> None:
         self.told.append(writable)
+
+
+def test_a_break_of_tls_is_explained() -> None:
+    """In TLS 1.3 a server refuses a client certificate only after the handshake: the guest hears why."""
+    world, said = World(), list[str]()
+    world.exchange.on_session_lost = lambda error: said.append(error.message)
+    refusal = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
+    refusal.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    world.session.connection_lost(refusal)
+    assert said == [
+        "the TLS session with the upstream broke: it asks for a client certificate; name one under upstream_tls.origins"
+    ]
 
 
 class World:
