@@ -47,7 +47,6 @@ from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.stage import DONE, GATHERING, JUDGING, NAMES, RESPONDING, SENDING, WAITING
 from seamgate.upload import Upload
 from seamgate.upstream.addresses import compile_permit
-from seamgate.upstream.parent import VIA_PROXY
 from seamgate.verdict import NO_OPINION, Effect, Verdict, denial_of, deny
 from seamgate.waiting import Waiting
 
@@ -258,10 +257,9 @@ class Exchange:
 
     def _resolve(self) -> None:
         target = self.request.target
-        if target.is_address:
-            self._resolved(Resolution(target.host, (target.host,), 0.0))
-        elif self._seam.by_proxy(target):
-            self._resolved(Resolution(target.host, (VIA_PROXY,), 0.0))
+        known = self._seam.known_address(target)
+        if known is not None:
+            self._resolved(known)
         else:
             found = self._pipeline.resolve_name(target.host, self._steps)
             self._waiting.then(found, self._resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)

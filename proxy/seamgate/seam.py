@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 from seamgate.audit.record import AuditKind, AuditRecord, Decision
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import AuditError, Reason, SeamgateError
-from seamgate.flow import Guest, Request, Target
+from seamgate.flow import Guest, Request, Resolution, Target
 from seamgate.limits import LimitsConfig
 from seamgate.pipeline import Pipeline
 from seamgate.upload import HeldBytes
@@ -139,6 +139,12 @@ class Seam:
     def by_proxy(self, target: Target) -> bool:
         """Whether the upstream proxy resolves this target's name, so that no address of it is known here."""
         return self.connector is not None and self.connector.parent_resolves(target)
+
+    def known_address(self, target: Target) -> Resolution | None:
+        """Return what stands for a target's address without any look-up: itself, or the upstream proxy; None: ask."""
+        if target.is_address:
+            return Resolution(target.host, (target.host,), 0.0)
+        return Resolution(target.host, (VIA_PROXY,), 0.0) if self.by_proxy(target) else None
 
     def check(self, addresses: tuple[str, ...], target: Target, permit: AddressPermit) -> tuple[str, ...]:
         """Return the addresses of a target if all of them may be dialled, or are the upstream proxy's to find.

@@ -48,7 +48,6 @@ from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import compile_permit
-from seamgate.upstream.parent import VIA_PROXY
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 TCP: Final = "tcp"
@@ -187,18 +186,15 @@ class Splice:
 
     async def _dialled(self, far: _Far) -> str:
         seam, target = self._seam, self._target
-        addresses: tuple[str, ...] = (target.host,)
-        if seam.by_proxy(target):
-            addresses = (VIA_PROXY,)
-        elif not target.is_address:
+        found: Any = seam.known_address(target)
+        if found is None:
             async with asyncio.timeout(seam.limits.resolve_timeout_s):
                 found = seam.pipeline.resolve_name(target.host, self._steps)
                 if inspect.isawaitable(found):
                     found = await found
-            if found is None:
-                raise ResolveFailed(f"no plugin resolves names; {target.host} can't be reached")
-            addresses = found.addresses
-        addresses = seam.check(addresses, target, self._permit(self._verdict))
+        if found is None:
+            raise ResolveFailed(f"no plugin resolves names; {target.host} can't be reached")
+        addresses = seam.check(found.addresses, target, self._permit(self._verdict))
         if seam.connector is None:
             raise SeamgateError("nothing opens connections here")
         return await seam.connector.dial(target, addresses, far)

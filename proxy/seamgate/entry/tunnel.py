@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import ssl
 from time import monotonic
+from typing import Any
 
 from seamgate.address import canonical_name, parse_authority
 from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, connect_part, guest_part
@@ -30,7 +31,6 @@ from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.streams import Receiver, TlsStream, Transport
 from seamgate.tasks import spawn
-from seamgate.upstream.parent import VIA_PROXY
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -299,18 +299,15 @@ class Tunnel:
 
     async def _warm(self) -> None:
         seam, target = self._seam, self._target
-        addresses: tuple[str, ...] = (target.host,)
-        if seam.by_proxy(target):
-            addresses = (VIA_PROXY,)
-        elif not target.is_address:
+        found: Any = seam.known_address(target)
+        if found is None:
             found = seam.pipeline.resolve_name(target.host, [])
             if inspect.isawaitable(found):
                 async with asyncio.timeout(seam.limits.resolve_timeout_s):
                     found = await found
-            if found is None:
-                return
-            addresses = found.addresses
-        addresses = seam.check(addresses, target, seam.permit)
+        if found is None:
+            return
+        addresses = seam.check(found.addresses, target, seam.permit)
         seam.pool.preconnect(target, addresses, self._guest, seam.pipeline.generation)
 
 

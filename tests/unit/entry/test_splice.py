@@ -13,7 +13,7 @@ from seamgate.audit.record import Outcome
 from seamgate.entry.connections import Connections
 from seamgate.entry.splice import Splice, judge_tcp
 from seamgate.errors import ConnectFailed, Reason, SeamgateError
-from seamgate.flow import Guest, Target
+from seamgate.flow import Guest, Resolution, Target
 from seamgate.pipeline import Pipeline
 from seamgate.registry import register
 from seamgate.seam import Tally
@@ -105,7 +105,7 @@ def seam(judge: Judge, far: End | SeamgateError | None = None, **changes: Any) -
         journal=SimpleNamespace(healthy=True),
         own=OwnAddresses([("10.0.0.9", 8080)]),
         permit=PUBLIC_ONLY,
-        by_proxy=lambda _: False,
+        known_address=lambda target: Resolution(target.host, (target.host,), 0.0) if target.is_address else None,
         check=lambda found, target, permit: check_destination(found, target.port, permit, made.own, name=target.host),
         connector=Connector(far) if far is not None else None,
         limits=SimpleNamespace(resolve_timeout_s=1.0, response_timeout_s=900.0, head_timeout_s=30.0),
