@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-fast simulate test-compiled compiled bench bench-dns lock clean
+.PHONY: help build demo check test test-fast simulate fuzz test-compiled compiled bench bench-dns lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,12 @@ SEED ?= 1
 RUNS ?= 2000
 simulate: $(STAMP) ## the gateway under a virtual clock: SEED=1 RUNS=2000 random schedules of faults
 	PYTHONPATH=tests:proxy:plugins $(BIN)/python -m simulation.run --seed $(SEED) --runs $(RUNS)
+
+FUZZ_S ?= 60
+FUZZ ?= $(shell sed -n 's/^    "\([a-z0-9_]*\)": \[.*/\1/p' tests/fuzz/seeds.py)
+fuzz: $(STAMP) ## coverage-guided: FUZZ_S=60 seconds for each target, or for FUZZ=one
+	@for target in $(FUZZ); do echo "== $$target"; \
+	  PYTHONPATH=tests:proxy:plugins $(BIN)/python -m fuzz.run --seconds $(FUZZ_S) --target $$target || exit 1; done
 
 # The wheel as users get it: C parts and the hot path compiled. Unpacked beside the sources, not over them.
 COMPILED := build/compiled

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-_REFERENCE = re.compile(r"`((?:attack|e2e|unit|property|meta|support|vmm|simulation)/[\w/*]+(?:\.py)?(?:::\w+)?/?)`")
+_FOLDERS = "attack|e2e|fuzz|meta|property|simulation|support|unit|vmm"
+_REFERENCE = re.compile(rf"`((?:{_FOLDERS})/[\w/*]+(?:\.py)?(?:::\w+)?/?)`")
 
 
 def _references(document: str) -> list[str]:

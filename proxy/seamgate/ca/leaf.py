@@ -26,7 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from seamgate.address import canonical_address, canonical_name
 from seamgate.ca.store import CaConfig, CaFiles, CaMaterial, default_directory, key_usage, load_ca
-from seamgate.errors import ConfigError, Reason, SeamgateError
+from seamgate.errors import ConfigError, Reason, SeamgateError, TargetError
 
 # A guest's clock may be behind: a microVM that was parked, a container with a bad clock.
 _BACKDATE_S = 12 * 3600.0
@@ -187,9 +187,9 @@ def load_authority(config: CaConfig | None = None, *, base: Path = Path()) -> Ce
 
 def _subject_name(host: str) -> tuple[x509.GeneralName, bool]:
     address = canonical_address(host)
-    if address is not None:
-        return x509.IPAddress(ipaddress.ip_address(address)), True
-    return x509.DNSName(canonical_name(host)), False
+    if host != (canonical_name(host) if address is None else address):
+        raise TargetError("a certificate is for a canonical name or address only")
+    return (x509.DNSName(host), False) if address is None else (x509.IPAddress(ipaddress.ip_address(address)), True)
 
 
 def _permitted_names(certificate: x509.Certificate) -> tuple[str, ...] | None:
