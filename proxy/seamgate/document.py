@@ -11,6 +11,7 @@ Called by the policy loader, the configuration and the CLI. Only `read_document`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ Step = str | int
 MAX_SIZE_BYTES = 64 * 1024 * 1024
 """Room for 200,000 rules; a file beyond it is a mistake, or a way to exhaust memory."""
 _MAX_TRIALS = 1000
+_MOST_PROBLEMS = 20
 MAX_DEPTH = 32
 """Levels of nesting. A policy needs 6."""
 
@@ -49,6 +51,10 @@ _QUOTE_STARS = "put a pattern that begins with * in quotes"
 _ERROR_PATH = re.compile(r" - at `(?:key in )?(\$[^`]*)`\Z")
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]|\[\.\.\.\]")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`\Z", re.DOTALL)
+
+_FIELD = re.compile(r"\AObject (?:contains unknown|missing required) field `(.*)`\Z", re.DOTALL)
+_LACKS = "Object missing required field"
+_UNKNOWN_VALUE = re.compile(r"Invalid enum value (.*)\Z", re.DOTALL)
 
 # Places are packed, because a large policy has a million of them: line * 65536 + column, both 0-based. The place of a
 # scalar is that number; of a sequence (number, [place...]); of a mapping (number, {key: (number of key, place)}).
@@ -102,20 +108,57 @@ class Document:
         try:
             return msgspec.convert(self.data, type_)
         except msgspec.ValidationError as error:
-            raise self._explain(str(error), type_) from None
+            raise self._explain(*_place_of(str(error), self.data, type_), type_) from None
 
-    def _explain(self, text: str, type_: Any) -> ConfigError:
-        message, path = _place_of(text, self.data, type_)
+    def problems(self, data: Any, type_: type[T], *prefix: Step) -> tuple[T | None, list[ConfigError]]:
+        """Return a part of the data as this type, or all that keeps it from being that, as far as it can be told.
+
+        What does not fit is taken out, and the rest tried again; so what hangs together with it is not reported.
+
+        Args:
+            data: the part; not changed.
+            type_: what it is to be.
+            prefix: where it stands.
+        """
+        found: list[ConfigError] = []
+        taken_out: set[tuple[Step, ...]] = set()
+        while len(found) < _MOST_PROBLEMS:
+            try:
+                value = msgspec.convert(data, type_)
+                return (None if found else value), found
+            except msgspec.ValidationError as error:
+                message, path = _place_of(str(error), data, type_)
+            named = _FIELD.search(message)
+            if named:
+                path = (*path, named.group(1))
+            if path in taken_out:  # it lacks what did not fit
+                break
+            found.append(self._explain(message, path[:-1] if named else path, type_, prefix))
+            path = _mapping_path(path)
+            if not path or message.startswith(_LACKS):
+                break
+            taken_out.add(path)
+            data = _without(data, path)
+        return None, found
+
+    def _explain(self, message: str, path: tuple[Step, ...], type_: Any, prefix: tuple[Step, ...] = ()) -> ConfigError:
+        """Put msgspec's words about the value at prefix and path into ours."""
+        inner, path = path, (*prefix, *path)
         where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
         unknown = _UNKNOWN_FIELD.match(message)
         if unknown:
             name = unknown.group(1)
-            known = _field_names(msgspec.inspect.type_info(type_), path)
+            known = _field_names(msgspec.inspect.type_info(type_), inner)
             hint = did_you_mean(name, known, "known keys are")
             return self.error(f"unknown key {name!r}{f' in {where}' if where else ''}{hint}", *path, name, key=True)
-        if message.startswith("Object missing required field"):
+        if message.startswith(_LACKS):
             name = message.partition("`")[2].rstrip("`")
             return self.error(f"{where or 'the file'} lacks the key {name!r}: add it", *path)
+        value = _UNKNOWN_VALUE.match(message)
+        if value:
+            known = [str(each) for each in _values(msgspec.inspect.type_info(type_), inner)]
+            write = f": write {'one of ' if len(known) > 1 else ''}{', '.join(sorted(known))}" if known else ""
+            return self.error(f"{where}: {value.group(1)} means nothing here{write}", *path)
         message = message.replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")
         if re.search(r"expected `str\b", message, re.IGNORECASE) and re.search(r"got `(?:int|float|bool)`", message):
             message += "; put it in quotes"
@@ -149,7 +192,7 @@ def read_text(path: Path | str) -> str:
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"can't be read: {error.strerror or error}", source=str(path)) from None
+        raise ConfigError(_unreadable(error), source=str(path)) from None
     if len(raw) > MAX_SIZE_BYTES:
         raise ConfigError(f"is larger than {MAX_SIZE_BYTES} bytes: split it", source=str(path))
     try:
@@ -158,6 +201,16 @@ def read_text(path: Path | str) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
         raise ConfigError("is not UTF-8: save it as UTF-8", source=str(path), line=line, column=column) from None
+
+
+def _unreadable(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "can't be read: there is no such file"
+    if isinstance(error, IsADirectoryError):
+        return "can't be read: it is a folder; name the files in it"
+    if isinstance(error, PermissionError):
+        return f"can't be read: the user {os.geteuid()} has no right to; see `ls -l`"
+    return f"can't be read: {error.strerror or error}"
 
 
 def parse_document(text: str, source: str) -> Document:
@@ -335,6 +388,20 @@ def _place_of(text: str, data: Any, type_: Any) -> tuple[str, tuple[Step, ...]]:
     return message, tuple(path)
 
 
+def _mapping_path(path: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Cut the path off behind its last key; () if there is none."""
+    last = max((index for index, step in enumerate(path) if isinstance(step, str)), default=-1)
+    return path[: last + 1]
+
+
+def _without(data: Any, path: tuple[Step, ...]) -> Any:
+    """Return a copy of the data without the mapping's key at the path."""
+    inner = data
+    for step in path[:-1]:
+        inner = inner[step]
+    return _replaced(data, list(path[:-1]), {key: value for key, value in inner.items() if key != path[-1]})
+
+
 def _failing_key(data: Any, path: list[Step], type_: Any, message: str) -> str | None:
     mapping = data
     for step in path:
@@ -355,6 +422,20 @@ def _replaced(data: Any, path: list[Step], value: Any) -> Any:
     copy = data.copy()
     copy[path[0]] = _replaced(data[path[0]], path[1:], value)
     return copy
+
+
+def _values(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[Any]:
+    """Return the values that are possible at the path, where they can be told."""
+    infos = [info]
+    for step in path:
+        infos = [inner for each in infos for inner in _descend(each, step)]
+    values: list[Any] = []
+    for each in (inner for outer in infos for inner in _unfold(outer)):
+        if isinstance(each, msgspec.inspect.LiteralType):
+            values += each.values
+        elif isinstance(each, msgspec.inspect.EnumType):
+            values += [member.value for member in each.cls]
+    return values
 
 
 def _field_names(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[str]:

@@ -189,7 +189,7 @@ def test_columns_count_characters() -> None:
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     """A missing file, a folder and a file that is not UTF-8 are errors with the file's name."""
-    with pytest.raises(ConfigError, match=r"none\.yaml: can't be read: No such file"):
+    with pytest.raises(ConfigError, match=r"none\.yaml: can't be read: there is no such file"):
         read_document(tmp_path / "none.yaml", Outer)
     with pytest.raises(ConfigError, match="can't be read"):
         read_text(tmp_path)

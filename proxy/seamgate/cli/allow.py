@@ -20,6 +20,12 @@ def allow_hosts(hosts: Iterable[str]) -> str:
 
 
 def _rule(number: int, text: str) -> str:
+    if not text:
+        raise ConfigError("--allow needs a host, such as --allow api.anthropic.com")
+    if "/" in text:
+        alone = text.partition("://")[2] if "://" in text else text
+        host = alone.partition("/")[0]
+        raise ConfigError(f"--allow {text}: give the host alone, --allow {host}; for paths write a policy")
     host, port = _split(text)
     try:
         parse_host(host)
@@ -38,5 +44,5 @@ def _split(text: str) -> tuple[str, str]:
     else:
         return text, ""
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(f"--allow {text}: {port!r} is no port")
+        raise ConfigError(f"--allow {text}: {port!r} is no port: write HOST or HOST:PORT")
     return host, port

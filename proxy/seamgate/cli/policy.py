@@ -25,7 +25,7 @@ from seamgate.flow import BodyState, Guest, Request
 from seamgate.pipeline import Pipeline
 from seamgate.policy.conditions import Outcome, View
 from seamgate.policy.evaluation import Evaluator
-from seamgate.policy.files import read_policies, read_policy
+from seamgate.policy.files import check_policy, read_policies
 from seamgate.policy.lint import Finding
 from seamgate.policy.lint import lint as find_lint
 from seamgate.policy.model import Policy, Rule
@@ -80,7 +80,7 @@ def policy() -> None:
 @_CONFIG
 @_JSON
 def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
-    """Load policy files together, as a gateway would, and say what is wrong with each.
+    """Load policy files together, as a gateway would, and say all that is wrong with each.
 
     \b
     seamgate policy check org.yaml research.yaml
@@ -89,10 +89,9 @@ def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
     loaded: list[Policy] = []
     errors: list[ConfigError] = []
     for path in _policy_paths(files, config):
-        try:
-            loaded.append(read_policy(path))
-        except ConfigError as error:
-            errors.append(error)
+        found, problems = check_policy(path)
+        loaded += [] if found is None else [found]
+        errors += problems
     if not errors:
         try:
             Evaluator(loaded)

@@ -17,6 +17,7 @@ import cel
 
 from seamgate.hints import closest
 from seamgate.policy.folding import fold_text
+from seamgate.policy.syntax import explain_syntax
 
 REQUEST_FIELDS = ("headers", "host", "json", "method", "path", "port", "query", "scheme")
 GUEST_FIELDS = ("id", "isolation", "labels")
@@ -76,7 +77,7 @@ class Expression:
         try:
             self._program = cel.compile(text)
         except (ValueError, RuntimeError, TypeError) as error:
-            raise ExpressionError(_syntax(str(error))) from None
+            raise ExpressionError(explain_syntax(str(error), text)) from None
         self.text = text
         tokens = [(match.lastgroup or "", match.group()) for match in _TOKEN.finditer(text)]
         tokens = [token for token in tokens if token[0] != "space"]
@@ -113,12 +114,6 @@ class Expression:
         if value is True or value is False:
             return bool(value)
         raise Unevaluable("its value is not true or false")
-
-
-def _syntax(message: str) -> str:
-    found = re.search(r"ERROR: <input>:[0-9]+:([0-9]+): (.*)", message)
-    where = f" at character {found.group(1)}: {found.group(2)}" if found else ""
-    return f"the condition is not valid CEL{where}"
 
 
 def _check_functions(tokens: list[tuple[str, str]]) -> None:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seamgate.document import read_text
-from seamgate.policy.loader import parse_policy
+from seamgate.errors import ConfigError
+from seamgate.policy.loader import find_problems, parse_policy
 from seamgate.policy.model import Policy
 
 
@@ -22,6 +23,18 @@ def read_policy(path: Path | str) -> Policy:
         ConfigError: it can't be read, or means nothing; with line and column.
     """
     return parse_policy(read_text(path), str(path))
+
+
+def check_policy(path: Path | str) -> tuple[Policy | None, list[ConfigError]]:
+    """Read and load one policy file, or return all that can be found wrong with it, in the order of the file."""
+    try:
+        text = read_text(path)
+    except ConfigError as error:
+        return None, [error]
+    try:
+        return parse_policy(text, str(path)), []
+    except ConfigError as first:
+        return None, find_problems(text, str(path)) or [first]
 
 
 def read_policies(paths: Iterable[Path | str]) -> tuple[Policy, ...]:

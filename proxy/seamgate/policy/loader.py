@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from seamgate.address import AddressClass, straddles_classes
 from seamgate.document import Document, Step, parse_document
-from seamgate.errors import TargetError
+from seamgate.errors import ConfigError, TargetError
 from seamgate.policy.conditions import Condition, JsonCondition, ValueCondition, WhenCondition
 from seamgate.policy.expressions import Expression, ExpressionError
 from seamgate.policy.model import SCHEMES, Exemption, LabelMatch, Layer, Match, Policy, PortRange, Rule
@@ -73,6 +73,36 @@ def parse_policy(text: str, source: str) -> Policy:
     return _Loader(document).policy(document.convert(PolicyFile))
 
 
+def find_problems(text: str, source: str) -> list[ConfigError]:
+    """Return all that can be found wrong in a policy file that `parse_policy` refuses, in the order of the file.
+
+    A rule whose shape is wrong is asked no more, and of one whose shape is right the first fault of meaning is told.
+    """
+    try:
+        document = parse_document(text, source)
+    except ConfigError as error:
+        return [error]
+    rules = document.data.get("rules") if isinstance(document.data, dict) else None
+    if not isinstance(rules, list):
+        return document.problems(document.data, PolicyFile)[1]
+    head, found = document.problems({**document.data, "rules": []}, PolicyFile)
+    loader = _Loader(document)
+    if head is not None:
+        loader.begin(head)
+    seen: dict[str, int] = {}
+    for index, data in enumerate(rules):
+        spec, problems = document.problems(data, RuleSpec, "rules", index)
+        found += problems
+        if spec is None:
+            continue
+        try:
+            loader.take_id(spec.id, seen, index)
+            loader.rule(spec, ("rules", index))
+        except ConfigError as error:
+            found.append(error)
+    return sorted(found, key=lambda each: (each.line, each.column))
+
+
 class _Loader:
     """One file being loaded. `path` says where in the document the thing at hand stands."""
 
@@ -83,17 +113,23 @@ class _Loader:
         self.owner = ""
         self.expressions: dict[str, Expression] = {}
 
-    def policy(self, spec: PolicyFile) -> Policy:
+    def begin(self, spec: PolicyFile) -> None:
         self.layer = Layer(spec.layer)
         self.file_is_audit = spec.mode == "audit"
         self.owner = spec.owner
+
+    def take_id(self, name: str, seen: dict[str, int], index: int) -> None:
+        if name in seen:
+            line, _ = self.document.position("rules", seen[name])
+            self.fail(f"the id {name!r} is already that of the rule on line {line}", "rules", index, "id")
+        seen[name] = index
+
+    def policy(self, spec: PolicyFile) -> Policy:
+        self.begin(spec)
         seen: dict[str, int] = {}
         rules = []
         for index, rule in enumerate(spec.rules):
-            if rule.id in seen:
-                line, _ = self.document.position("rules", seen[rule.id])
-                self.fail(f"the id {rule.id!r} is already that of the rule on line {line}", "rules", index, "id")
-            seen[rule.id] = index
+            self.take_id(rule.id, seen, index)
             rules.append(self.rule(rule, ("rules", index)))
         return Policy(
             source=self.document.source,
@@ -111,8 +147,11 @@ class _Loader:
         if not _ID.match(spec.id):
             self.fail("an id is letters, digits, '.', '_' and '-', at most 80", *path, "id")
         allows = not isinstance(spec.allow, UnsetType)
-        if allows == (not isinstance(spec.deny, UnsetType)):
-            self.fail(f"rule {spec.id!r} must have either allow or deny", *path)
+        denies = not isinstance(spec.deny, UnsetType)
+        if allows and denies:
+            self.fail(f"rule {spec.id!r} has both allow and deny: make two rules of it", *path, "deny", key=True)
+        if not allows and not denies:
+            self.fail(f"rule {spec.id!r} has neither allow nor deny: say what it allows or denies", *path)
         if not allows:
             self.refuse_in_deny(spec, path)
         what: MatchSpec = spec.allow if allows else spec.deny  # type: ignore[assignment]  # one of them is set, see above

@@ -30,3 +30,19 @@ def test_what_is_no_host_is_refused(text: str) -> None:
     """With the text that was given, so that nobody gets into the YAML with it."""
     with pytest.raises(ConfigError, match="--allow"):
         allow_hosts([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("https://a.example", "give the host alone, --allow a.example;"),
+        ("https://a.example:8443/x", "give the host alone, --allow a.example:8443;"),
+        ("a.example/b", "give the host alone, --allow a.example;"),
+        ("a.example:x", "write HOST or HOST:PORT"),
+        ("", "--allow needs a host, such as"),
+    ],
+)
+def test_it_is_told_what_to_write(text: str, advice: str) -> None:
+    """A URL is what people have at hand: the message has the part of it that --allow takes."""
+    with pytest.raises(ConfigError, match=advice):
+        allow_hosts([text])

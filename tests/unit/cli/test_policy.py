@@ -76,9 +76,55 @@ def test_check_tells_every_file_that_is_wrong(folder: Path) -> None:
     result = run("check", "one.yaml", "research.yaml", "two.yaml", "none.yaml", code=2)
     assert "one.yaml:2:1: unknown key 'ruels': did you mean 'rules'?" in result.stderr
     assert "two.yaml:2:1" in result.stderr
-    assert "none.yaml: can't be read: No such file or directory" in result.stderr
+    assert "none.yaml: can't be read: there is no such file" in result.stderr
     errors = as_json("check", "one.yaml", code=2)["errors"]
     assert (errors[0]["line"], errors[0]["column"]) == (2, 1)
+
+
+MANY = """\
+seamgate: 2
+layr: team
+rules:
+  - id: a
+    alow: {hosts: [a.test]}
+    limts: {requests: 1/s}
+  - id: b
+    allow: {hosts: ["a b"], paths: [x]}
+  - {id: c, allow: {hosts: [c.test]}}
+  - id: c
+    deny: {hosts: [c.test], schemes: [ftp]}
+    mode: off
+  - id: b
+    allow: {hosts: [a.test]}
+    when: request.method =
+  - reason: no id
+"""
+
+
+def test_check_tells_all_that_is_wrong_with_a_file(folder: Path) -> None:
+    """In the order of the file, each with its place; so that one round of mending is enough."""
+    (folder / "many.yaml").write_text(MANY.replace("off", "quiet"), encoding="utf-8")
+    told = run("check", "many.yaml", code=2).stderr.splitlines()
+    assert [line.removeprefix("error  many.yaml:") for line in told] == [
+        "1:11: seamgate: 2 means nothing here: write 1",
+        "2:1: unknown key 'layr': did you mean 'layer'?",
+        "5:5: unknown key 'alow' in rules[0]: did you mean 'allow'?",
+        "6:5: unknown key 'limts' in rules[0]: did you mean 'limits'?",
+        "8:21: what was given is not a host name: use letters, digits and hyphens, without scheme or port",
+        "11:39: rules[3].deny.schemes[0]: 'ftp' means nothing here: write one of http, https",
+        "12:11: rules[3].mode: 'quiet' means nothing here: write one of audit, enforce",
+        "13:9: the id 'b' is already that of the rule on line 7",
+        "16:5: rules[5] lacks the key 'id': add it",
+    ]
+
+
+def test_check_says_why_a_file_can_not_be_read(folder: Path) -> None:
+    """There is none; it is a folder: each in words, with exit code 2 and without a traceback."""
+    told = run("check", "none.yaml", ".", code=2).stderr.splitlines()
+    assert told == [
+        "error  none.yaml: can't be read: there is no such file",
+        "error  .: can't be read: it is a folder; name the files in it",
+    ]
 
 
 def test_check_loads_files_together(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from seamgate.policy.expressions import Expression, ExpressionError, Unevaluable
@@ -32,6 +34,36 @@ def test_bad_conditions_are_refused_at_load(text: str, why: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         Expression(text)
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("request.method ==", "at character 18: it ends where something has to follow"),
+        ("request.json.a[", "at character 16: it ends where something has to follow"),
+        ("true ? 1", "at character 9: it ends where something has to follow"),
+        ("request.method = 'a'", "at character 16: '=' is no operator: write =="),
+        ("request.method === 'a'", "at character 18: '=' is no operator: write =="),
+        ("request.method & 'x'", "at character 16: '&' is no operator: write &&"),
+        ("request.method == 'a' | true", "at character 23: '|' is no operator: write ||"),
+        ("request.method == 'a' and true", "at character 23: 'and' is no operator: write &&"),
+        ("request.method == 'a' OR true", "at character 23: 'OR' is no operator: write ||"),
+        ("not true", "at character 5: 'not' is no operator: write !"),
+        ("request.method == 'GET", "at character 19: the text that begins here has no closing quote"),
+        ("has(request.json", "at character 17: ')' is missing"),
+        ("request.json.n > 99999999999999999999", "at character 18: the number is too large, or is none"),
+        ("@@", "at character 1: '@' means nothing here"),
+        ("x y", "at character 3: 'y' can't stand here"),
+        ("request..x", "can't stand here"),
+        ("`a`", "can't stand here"),
+    ],
+)
+def test_syntax_is_explained_in_words(text: str, why: str) -> None:
+    """Where it is, what is missing or what to write; no token of a parser's grammar."""
+    with pytest.raises(ExpressionError) as caught:
+        Expression(text)
+    assert why in str(caught.value)
+    assert not re.search("EOF|IDENTIFIER|NUM_|Context|mismatched|recognition|viable", str(caught.value))
 
 
 @pytest.mark.parametrize(
