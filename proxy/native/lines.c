@@ -58,9 +58,10 @@ static void reserve(Out *out, size_t more)
     out->room = room;
 }
 
-static void put(Out *out, const char *bytes, size_t size)
+static inline void put(Out *out, const char *bytes, size_t size)
 {
-    reserve(out, size);
+    if (out->size + size > out->room)
+        reserve(out, size);
     if (!out->failed) {
         memcpy(out->bytes + out->size, bytes, size);
         out->size += size;
@@ -77,6 +78,26 @@ static void put_number(Out *out, uint64_t number)
     put(out, digits + at, sizeof digits - at);
 }
 
+static const bool escaped[256] = {[0 ... 31] = true, ['"'] = true, ['\\'] = true};
+
+/* A character that may not stand as it is: by a backslash, by a letter of its own, or by its number. */
+static char *put_escape(char *to, uint8_t byte)
+{
+    *to++ = '\\';
+    const char *known = byte && byte < 0x20 ? strchr(SHORT, byte) : NULL;
+    if (byte >= 0x20) {
+        *to++ = byte;
+    } else if (known) {
+        *to++ = "bfnrt"[known - SHORT];
+    } else {
+        memcpy(to, "u00", 3);
+        to[3] = "0123456789abcdef"[byte >> 4];
+        to[4] = "0123456789abcdef"[byte & 15];
+        to += 5;
+    }
+    return to;
+}
+
 /* RFC 8259 7: quotes, backslashes and control characters are escaped, all else stands as it is. */
 static bool put_text(Out *out, PyObject *text)
 {
@@ -91,25 +112,14 @@ static bool put_text(Out *out, PyObject *text)
         return true;
     char *to = out->bytes + out->size;
     *to++ = '"';
-    for (Py_ssize_t i = 0; i < size; i++) {
-        uint8_t byte = bytes[i];
-        if (byte == '"' || byte == '\\') {
-            *to++ = '\\';
-            *to++ = byte;
-        } else if (byte >= 0x20) {
-            *to++ = byte;
-        } else {
-            *to++ = '\\';
-            const char *known = byte ? strchr(SHORT, byte) : NULL;
-            if (known) {
-                *to++ = "bfnrt"[known - SHORT];
-            } else {
-                memcpy(to, "u00", 3);
-                to[3] = "0123456789abcdef"[byte >> 4];
-                to[4] = "0123456789abcdef"[byte & 15];
-                to += 5;
-            }
-        }
+    for (Py_ssize_t at = 0; at < size;) {
+        Py_ssize_t plain = at;
+        while (at < size && !escaped[(uint8_t)bytes[at]])
+            at++;
+        memcpy(to, bytes + plain, at - plain);
+        to += at - plain;
+        if (at < size)
+            to = put_escape(to, bytes[at++]);
     }
     *to++ = '"';
     out->size = to - out->bytes;
@@ -240,20 +250,23 @@ static bool put_value(Lines *self, Out *out, PyObject *value, int depth)
 }
 
 PyDoc_STRVAR(encode_doc,
-             "encode(seq: int, prev: str, time: bytes, schema: bytes, record: object) -> bytes | None\n\n"
+             "encode(seq: int, prev: str, second: bytes, millisecond: int, schema: bytes, record: object) -> bytes | None\n\n"
              "Write the record's line, line feed included: its place in the chain, its time as text, and all its fields"
              " but the first, which is its time as a number. None: something in it is not known here.");
 
 static PyObject *lines_encode(Lines *self, PyObject *const *args, Py_ssize_t given)
 {
-    if (given != 5 || !PyLong_Check(args[0]) || !PyUnicode_Check(args[1]) || !PyBytes_Check(args[2]) ||
-        !PyBytes_Check(args[3]))
-        return PyErr_Format(PyExc_TypeError, "encode takes a number, a text, two byte strings and a record");
-    if (Py_TYPE(args[4]) != self->layouts[0].type)
+    if (given != 6 || !PyLong_Check(args[0]) || !PyUnicode_Check(args[1]) || !PyBytes_Check(args[2]) ||
+        !PyLong_Check(args[3]) || !PyBytes_Check(args[4]))
+        return PyErr_Format(PyExc_TypeError, "encode takes a number, a text, bytes, a number, bytes and a record");
+    if (Py_TYPE(args[5]) != self->layouts[0].type)
         Py_RETURN_NONE;
-    long long seq = PyLong_AsLongLong(args[0]);
-    if (seq < 0 && PyErr_Occurred())
+    long long seq = PyLong_AsLongLong(args[0]), millisecond = PyLong_AsLongLong(args[3]);
+    if (PyErr_Occurred())
         return NULL;
+    if (seq < 0 || millisecond < 0 || millisecond > 999)
+        return PyErr_Format(PyExc_ValueError, "a number is out of range");
+    char fraction[] = {'.', '0' + millisecond / 100, '0' + millisecond / 10 % 10, '0' + millisecond % 10, 'Z'};
     Out out = {.bytes = out.first, .room = sizeof out.first};
     put(&out, "{\"seq\":", 7);
     put_number(&out, seq);
@@ -261,10 +274,11 @@ static PyObject *lines_encode(Lines *self, PyObject *const *args, Py_ssize_t giv
     bool known = put_text(&out, args[1]);
     put(&out, ",\"time\":\"", 9);
     put(&out, PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]));
+    put(&out, fraction, sizeof fraction);
     put(&out, "\",\"schema\":\"", 12);
-    put(&out, PyBytes_AS_STRING(args[3]), PyBytes_GET_SIZE(args[3]));
+    put(&out, PyBytes_AS_STRING(args[4]), PyBytes_GET_SIZE(args[4]));
     put(&out, "\",", 2);
-    known = known && put_fields(self, &out, &self->layouts[0], args[4], 1, 0);
+    known = known && put_fields(self, &out, &self->layouts[0], args[5], 1, 0);
     put(&out, "}\n", 2);
     PyObject *line = out.failed ? PyErr_NoMemory() : known ? PyBytes_FromStringAndSize(out.bytes, out.size) : Py_NewRef(Py_None);
     if (out.bytes != out.first)

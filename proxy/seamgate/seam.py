@@ -12,7 +12,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from seamgate.audit.record import AuditKind, AuditRecord, Decision
 from seamgate.credentials.placeholders import PlaceholderIndex
@@ -26,6 +26,9 @@ from seamgate.upstream.connect import Connector
 from seamgate.upstream.parent import VIA_PROXY
 from seamgate.upstream.pool import SessionPool
 from seamgate.verdict import Verdict
+
+
+_HEX: Final = tuple([f"{byte:02x}" for byte in range(256)])
 
 
 class Recorder(Protocol):
@@ -163,7 +166,8 @@ class Seam:
         if now != self._id_time:
             self._id_time = now
             self._id_prefix = f"{now:011x}-{self._tag}-"
-        return self._id_prefix + f"{next(self._numbers) & 0xFFFFFF:06x}"
+        number = next(self._numbers)
+        return self._id_prefix + _HEX[number >> 16 & 0xFF] + _HEX[number >> 8 & 0xFF] + _HEX[number & 0xFF]
 
     @property
     def active(self) -> int:

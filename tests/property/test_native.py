@@ -175,7 +175,7 @@ def test_records_are_written_alike(record: AuditRecord, seq: int) -> None:
     encoder = LineEncoder()
     line = encoder.encode(record, seq, "0" * 64)
     assert LINES_IN_C is not None
-    assert LINES_IN_C.encode(seq, "0" * 64, b"", b"", record) is not None
+    assert LINES_IN_C.encode(seq, "0" * 64, b"", 0, b"", record) is not None
     there, here = decode_line(line), decode_line(encoder.encode_in_python(record, seq, "0" * 64))
     assert rounded_times(there) == pytest.approx(rounded_times(here), rel=1e-12, abs=0.0011)
     assert without_times(there) == without_times(here)
@@ -207,7 +207,7 @@ def without_times(line: AuditLine) -> AuditLine:
 def test_what_c_does_not_know_is_written_all_the_same(record: AuditRecord) -> None:
     """A record is never lost because C does not know something in it."""
     assert LINES_IN_C is not None
-    assert LINES_IN_C.encode(1, "", b"", b"", record) is None
+    assert LINES_IN_C.encode(1, "", b"", 0, b"", record) is None
     assert LineEncoder().encode(record, 1, "0" * 64).endswith(b"}\n")
 
 

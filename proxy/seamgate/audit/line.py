@@ -62,7 +62,9 @@ class LineEncoder:
         if len(record.message) > LONGEST_MESSAGE or len(record.would_deny) > LONGEST_MESSAGE:
             record = with_short_messages(record)
         if self._native is not None:
-            line = self._native.encode(seq, prev, self._timestamp(record.time), _SCHEMA_BYTES, record)
+            milliseconds = int(record.time * 1000)
+            second = self._second_text(milliseconds // 1000)
+            line = self._native.encode(seq, prev, second, milliseconds % 1000, _SCHEMA_BYTES, record)
             if line is not None:
                 return line
         return self.encode_in_python(record, seq, prev)
@@ -88,11 +90,13 @@ class LineEncoder:
 
     def _timestamp(self, unix_time: float) -> bytes:
         milliseconds = int(unix_time * 1000)
-        second = milliseconds // 1000
+        return b"%s.%03dZ" % (self._second_text(milliseconds // 1000), milliseconds % 1000)
+
+    def _second_text(self, second: int) -> bytes:
         if second != self._second:
             self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
             self._second = second
-        return b"%s.%03dZ" % (self._prefix, milliseconds % 1000)
+        return self._prefix
 
 
 def hash_line(line: bytes) -> str:
