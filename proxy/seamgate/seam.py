@@ -27,7 +27,6 @@ from seamgate.upstream.parent import VIA_PROXY
 from seamgate.upstream.pool import SessionPool
 from seamgate.verdict import Verdict
 
-
 _HEX: Final = tuple([f"{byte:02x}" for byte in range(256)])
 
 
