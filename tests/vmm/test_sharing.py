@@ -102,3 +102,24 @@ print('fine')
 """
     result = run_python(code)
     assert result.text == "fine\n", result.err
+
+
+def test_a_trimmed_guest_has_the_same_memory_and_goes_on(host: Host, template: Loaded) -> None:
+    """Trimming a guest that waits gives pages back and changes no byte; what it computes afterwards is right."""
+    code = "import json, time\nkept = list(range(5000))\ntime.sleep(0.2)\nprint(json.dumps(sum(kept)))"
+    console = Collect()
+    guest = restore(host, template, Job(["-c", code], {}), view_of(template.meta.roots), console, ROOMY)
+    try:
+        while guest.step() is not State.WAITING:
+            assert guest.state is State.READY
+        size = template.meta.memory_bytes
+        before, own = guest.machine.read(0, size, True), sum(n for _, n in guest.machine.private_pages())
+        given_back = guest.machine.trim()
+        assert 0 < given_back < own
+        assert sum(n for _, n in guest.machine.private_pages()) == own - given_back
+        assert guest.machine.read(0, size, True) == before
+        assert guest.machine.trim() == 0
+        assert drive(guest).code == 0
+        assert bytes(console.streams[1]) == b"12497500\n"
+    finally:
+        guest.close()

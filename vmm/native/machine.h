@@ -96,5 +96,6 @@ int machine_probe(int kvm, u64 *xcr0, u64 *flags);
 int machine_open_pagemap(void);
 void machine_close_pagemap(void);
 int machine_private_pages(const struct machine *m, int (*each)(void *, u64 address, u64 length), void *context);
+i64 machine_trim(struct machine *m);
 u64 thread_cpu_ns(void);
 #endif

@@ -411,6 +411,16 @@ static PyObject *Machine_private_pages(MachineObject *self, PyObject *unused)
     return list;
 }
 
+/* trim() -> bytes that were given back */
+static PyObject *Machine_trim(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    i64 dropped = machine_trim(&self->m);
+    return dropped < 0 ? os_error("trimming a machine") : PyLong_FromLongLong(dropped);
+}
+
 static PyObject *get_end(MachineObject *self, void *unused)
 {
     (void)unused;
@@ -462,6 +472,7 @@ static PyMethodDef machine_methods[] = {
     {"reserve_ring", (PyCFunction)Machine_reserve_ring, METH_NOARGS, "Make the place of a ring, empty."},
     {"attach_ring", (PyCFunction)Machine_attach_ring, METH_VARARGS, "attach_ring(memfd, doorbell_eventfd)"},
     {"set_hot", (PyCFunction)Machine_set_hot, METH_VARARGS, "set_hot([(address, length), ...])"},
+    {"trim", (PyCFunction)Machine_trim, METH_NOARGS, "trim() -> int: give back pages that equal the template's."},
     {"private_pages", (PyCFunction)Machine_private_pages, METH_NOARGS, "[(address, length)] unshared from the template."},
     {NULL, NULL, 0, NULL}};
 

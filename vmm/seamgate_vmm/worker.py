@@ -10,6 +10,7 @@ network: a guest's bytes go through shared memory that the gateway reads.
 Runs on: its own process, one thread. `pool.py` is the other end.
 """
 
+import gc
 import heapq
 import itertools
 import os
@@ -40,6 +41,7 @@ _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
 _CHECK_S = 0.5
 _NICE = 5  # a hundred workers must not starve the one gateway that all their guests wait for
+_TRIM_AFTER_S = 3.0  # a guest that waits so long pays a few milliseconds when it goes on, for half of its memory
 _MESSAGES_PER_TURN = 64
 _BREATH_S = 0.02  # so long nothing happens before machines are tidied: a start must not wait for that
 _START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr; and stdin, if it has one
@@ -58,6 +60,8 @@ class _Slot:
     blocked_fd: int = -1
     input: PipeInput | None = None
     queued: bool = False
+    waits_since: float = 0.0
+    trimmed: bool = False
     fds: list[int] = field(default_factory=list)
 
 
@@ -75,6 +79,7 @@ class Worker:
         self._timers: list[tuple[float, int, _Slot]] = []
         self._order = itertools.count()
         self._to_warm = 0
+        self._to_trim: deque[_Slot] = deque()
         self._poll = select.epoll()
         self._poll.register(channel.fileno(), select.EPOLLIN)
         self._next_check = 0.0
@@ -104,6 +109,8 @@ class Worker:
             self._check_all()
         if self._ready:
             self._step(self._ready.popleft())
+        elif self._to_trim and not happened:
+            self._trim(self._to_trim.popleft())
         elif self._spares.untidy and not happened:
             self._spares.tidy()
         elif self._to_warm:
@@ -124,7 +131,7 @@ class Worker:
     def _timeout(self) -> float:
         if self._ready or self._to_warm:
             return 0.0
-        if self._spares.untidy:
+        if self._spares.untidy or self._to_trim:
             return _BREATH_S
         if not self._slots:
             return -1.0
@@ -164,7 +171,13 @@ class Worker:
             else:
                 self._ready.appendleft(slot)  # a guest that is to start goes before those that run
 
+    def _trim(self, slot: _Slot) -> None:
+        """Give back what a waiting guest has not changed after all."""
+        if slot.number in self._slots and slot.guest.state is State.WAITING:
+            slot.guest.machine.trim()
+
     def _sleep(self, slot: _Slot) -> None:
+        slot.waits_since, slot.trimmed = time.monotonic(), False
         wait = slot.guest.wait_s()
         if wait is not None:
             heapq.heappush(self._timers, (time.monotonic() + wait, next(self._order), slot))
@@ -202,6 +215,9 @@ class Worker:
             if slot.guest.state in (State.WAITING, State.CONSOLE):
                 if slot.guest.check_limits():
                     self._finish(slot)
+                elif not slot.trimmed and time.monotonic() - slot.waits_since > _TRIM_AFTER_S:
+                    slot.trimmed = True
+                    self._to_trim.append(slot)
 
     def _finish(self, slot: _Slot) -> None:
         outcome = slot.guest.outcome or Outcome(Reason.STOPPED, UNNATURAL)
@@ -374,6 +390,8 @@ def nursery(fd: int) -> int:
     view = view_of(loaded.meta.roots, [Mount(g, h) for g, h in message["mounts"]])
     view.hide(str(path) for path in message["hidden"])
     channel.send({"op": "loaded", "python": loaded.meta.program, "tier": host.tier})
+    gc.collect()
+    gc.freeze()  # what a collector never looks at, it never writes to: workers share it with us
     return _spawn_workers(channel, host, loaded, view, scratch_root)
 
 
