@@ -112,6 +112,22 @@ class DnsCache:
         self.misses += 1
         return self._wait(self._ask(name))
 
+    async def answer(self, name: str) -> Answer:
+        """Return what is known of a canonical name, asking if need be, with the time that is left of it.
+
+        For another process that has a cache of its own; counted as `get` is. Raises nothing.
+        """
+        try:
+            found = self.get(name)
+            resolution = found if isinstance(found, Resolution) else await found
+        except ResolveFailed as error:
+            entry, now = self._entries.get(name), self._clock()
+            if entry is None or now >= entry.expires_at or entry.resolution is not None:
+                return Answer(name, Outcome.FAILED, message=error.message)
+            return msgspec.structs.replace(entry.answer, ttl_s=entry.expires_at - now)
+        left_s = max(0.0, resolution.expires_at - self._clock())
+        return Answer(name, Outcome.ADDRESSES, resolution.addresses, left_s)
+
     def forget(self, name: str | None = None) -> None:
         """Drop what is remembered of this name, or of all. Look-ups under way go on."""
         if name is None:
@@ -188,19 +204,27 @@ def _failure(answer: Answer) -> ResolveFailed:
     return ResolveFailed(answer.message, exists=known.get(answer.outcome))
 
 
+_RESULTS = ("hits", "misses", "coalesced", "negative", "stale", "prefetched", "refused")
+
+
 class _Metrics(Collector):
     """The cache's counters, read when they are scraped, so that the hot path only adds integers."""
 
-    def __init__(self, cache: DnsCache) -> None:
+    def __init__(self, cache: DnsCache, *, asks_elsewhere: bool) -> None:
         self._cache = cache
+        # What is asked of the cache that all workers share is counted there; here are those that it never saw.
+        self._results = ("hits", "coalesced", "negative") if asks_elsewhere else _RESULTS
+        self._asks_elsewhere = asks_elsewhere
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters by result, and the sizes."""
         cache = self._cache
         lookups = CounterMetricFamily("seamgate_dns_lookups", "Names asked of the DNS cache.", labels=["result"])
-        for result in ("hits", "misses", "coalesced", "negative", "stale", "prefetched", "refused"):
+        for result in self._results:
             lookups.add_metric([result], getattr(cache, result))
         yield lookups
+        if self._asks_elsewhere:
+            return
         yield GaugeMetricFamily("seamgate_dns_cached_names", "Names in the DNS cache.", value=len(cache))
         yield GaugeMetricFamily("seamgate_dns_pending_lookups", "Look-ups under way.", value=cache.pending)
 
@@ -213,6 +237,9 @@ class PluginContext(Protocol):
 
     @property
     def config(self) -> Any: ...  # noqa: D102
+
+    @property
+    def shared(self) -> _Names | None: ...  # noqa: D102
 
 
 _shared: WeakValueDictionary[bytes, DnsCache] = WeakValueDictionary()
@@ -231,8 +258,16 @@ class DnsPlugin:
         key = msgspec.json.encode(config, order="sorted")
         cache = _shared.get(key)
         if cache is None:
-            cache = _shared[key] = DnsCache(config, Resolver(config))
+            shared = context.shared
+            if shared is not None:  # then this is a worker's view of the cache that the supervisor has
+                config = msgspec.structs.replace(config, serve_stale_s=0.0, prefetch=False)
+            cache = _shared[key] = DnsCache(config, shared if shared is not None else Resolver(config))
         self.cache = cache
+        self._asks_elsewhere = context.shared is not None
+
+    async def answer_name(self, name: str) -> Answer:
+        """Answer a worker: the supervisor of several asks this on their behalf."""
+        return await self.cache.answer(name)
 
     @hookimpl
     def resolve_name(self, name: str) -> Resolution | Awaitable[Resolution | None] | None:
@@ -242,7 +277,7 @@ class DnsPlugin:
     @hookimpl
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Export the cache's counters."""
-        registry.register(_Metrics(self.cache))
+        registry.register(_Metrics(self.cache, asks_elsewhere=self._asks_elsewhere))
 
 
 def _dns_config(context: PluginContext) -> DnsConfig:

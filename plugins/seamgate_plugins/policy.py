@@ -16,7 +16,7 @@ from seamgate.errors import ConfigError
 from seamgate.policy.evaluation import Evaluator
 from seamgate.policy.files import read_policies
 from seamgate.policy.model import Policy, Rule
-from seamgate.policy.rates import RateCounter, wait_text
+from seamgate.policy.rates import RateCounter, Rates, wait_text
 from seamgate.registry import PluginContext
 
 
@@ -35,8 +35,9 @@ class PolicyPlugin:
         """
         if context.options:
             raise ConfigError("the plugin policy has no options: the policies stand under the key policies")
-        policies = read_policies(context.config.policies)
-        self._start(Evaluator(policies, generation=context.generation), context.clock)
+        policies = read_policies(context.config.policies, context.config.policy_texts)
+        rates = None if context.shared is None else context.shared.rates(context.generation)
+        self._start(Evaluator(policies, generation=context.generation), context.clock, rates)
 
     @classmethod
     def from_policies(
@@ -61,10 +62,10 @@ class PolicyPlugin:
         plugin._start(evaluator, clock)
         return plugin
 
-    def _start(self, evaluator: Evaluator, clock: Callable[[], float]) -> None:
+    def _start(self, evaluator: Evaluator, clock: Callable[[], float], rates: Rates | None = None) -> None:
         self.evaluator = evaluator
         self._clock = clock
-        self._rates = RateCounter()
+        self._rates = RateCounter() if rates is None else rates
 
     @property
     def wanted_credentials(self) -> dict[str, Rule]:

@@ -187,6 +187,9 @@ class PluginSpec(_Section, frozen=True):
     options: Mapping[str, Any] = {}
 
 
+MOST_WORKERS = 64
+"""More processes than that would wait for one supervisor."""
+
 BUILTIN_PLUGINS = (
     PluginSpec(name="policy"),
     PluginSpec(name="dns"),
@@ -216,6 +219,8 @@ class ConfigFile(_Section, frozen=True):
         permit_addresses: classes (loopback, private ...), networks and addresses beyond public ones that may be
             dialled for any rule. A rule's `addresses` permit them for its own hosts only.
         admin: the listener for metrics and health.
+        workers: how many processes carry requests. With one, the gateway is one process; with more, a supervisor owns
+            audit log, names and limits for all of them. `serve --workers` says otherwise.
         reload: "watch" loads this file again when it, a policy or a certificate for upstreams has changed; "manual"
             waits for SIGHUP or `seamgate reload`, so that nobody puts half a change in force by saving a file.
     """
@@ -235,6 +240,7 @@ class ConfigFile(_Section, frozen=True):
     http2: Http2Config = Http2Config()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)] = 1
     reload: Literal["manual", "watch"] = "manual"
 
 
@@ -245,10 +251,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         source: the file it came from, for messages; "" if none.
         base: folder that relative file names start from.
         entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, upstream_proxy, http2, admin,
-            reload: as written.
+            workers, reload: as written.
         policies: policy files, absolute.
         plugins: in order, `builtin` spelled out.
         permit_addresses: classes, networks and addresses beyond the public ones that may be dialled for any rule.
+        policy_texts: what stands in policy files, by their names, where somebody has read them already: all workers get
+            from the supervisor what it has checked, whatever became of the files since. Empty: they are read.
     """
 
     source: str = ""
@@ -268,7 +276,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     http2: Http2Config = Http2Config()
     permit_addresses: tuple[str, ...] = ()
     admin: AdminConfig = AdminConfig()
+    workers: int = 1
     reload: Literal["manual", "watch"] = "manual"
+    policy_texts: Mapping[str, str] = {}
 
 
 def load_config(path: Path | str) -> Config:
@@ -314,6 +324,7 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         http2=written.http2,
         permit_addresses=written.permit_addresses,
         admin=admin,
+        workers=written.workers,
         reload=written.reload,
     )
 

@@ -106,6 +106,7 @@ class Reason(StrEnum):
     OVERLOADED = "overloaded", 503, Blame.OPERATOR, "The gateway is at a limit of connections or memory."
     REVOKED = "revoked", 403, Blame.OPERATOR, "A newly loaded policy no longer allows what was under way."
     SHUTTING_DOWN = "shutting_down", 503, Blame.OPERATOR, "The gateway is stopping and takes no new request."
+    WORKER_LOST = "worker_lost", 502, Blame.GATEWAY, "The process that carried the request is gone."
     INTERNAL_ERROR = "internal_error", 500, Blame.GATEWAY, "A fault of the gateway; the request is denied."
 
 

@@ -51,8 +51,9 @@ from seamgate.entry.tunnel import ConnectHandler
 from seamgate.errors import ConfigError, PrerequisiteMissing, Reason, SeamgateError
 from seamgate.flow import Guest, Isolation
 from seamgate.observe.admin import AdminServer
+from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
-from seamgate.registry import load_plugins
+from seamgate.registry import SharedState, load_plugins
 from seamgate.reloading import ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import bound_by, revoke
 from seamgate.seam import IsBound, Recorder, Seam
@@ -119,6 +120,7 @@ class Gateway:
         self.seam: Seam
         self.connections = Connections(config.limits.connections)
         self._tag = ""
+        self._shared: SharedState | None = None
         self.addresses: dict[str, tuple[str, int]] = {}
         """Entry -> address and port as bound."""
         self._clock = clock
@@ -254,7 +256,7 @@ class Gateway:
         )
 
     def _make_pipeline(self, config: Config, generation: int) -> Pipeline:
-        plugins = load_plugins(config, generation, self._clock)
+        plugins = load_plugins(config, generation, self._clock, self._shared)
         return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
 
     async def _open_entries(self, entries: Entries) -> None:
@@ -319,24 +321,27 @@ class Gateway:
 
     def _proxy(self, entry: ProxyEntry) -> Callable[[], Http1Guest]:
         guest = self._named_guest(entry.guest, Isolation.PROXY)
-        binding = ProxyBinding("proxy", Identities(self.config.guests, Isolation.PROXY), guest)
+        binding = ProxyBinding("proxy", self._identities(Isolation.PROXY), guest)
         on_connect = ConnectHandler(self.seam, self.authority, self.connections, binding)
         return lambda: self._connection(binding, on_connect)
 
     def _base_url(self, entry: BaseUrlEntry) -> Callable[[], Http1Guest]:
         guest = self._named_guest(entry.guest, Isolation.BASE_URL)
         routes = {name: parse_route(origin) for name, origin in entry.routes.items()}
-        identities = Identities(self.config.guests, Isolation.BASE_URL)
+        identities = self._identities(Isolation.BASE_URL)
         binding = RouteBinding("base_url", routes, identities, guest, entry.hosts)
         return lambda: self._connection(binding, None)
 
     def _socks5(self, entry: Socks5Entry) -> SocksEntry:
         streams = OpaqueStreams(self.seam, self.authority, self.connections, "socks5")
         guest = self._named_guest(entry.guest, Isolation.PROXY)
-        return SocksEntry(streams, Identities(self.config.guests, Isolation.PROXY), guest)
+        return SocksEntry(streams, self._identities(Isolation.PROXY), guest)
 
     def _connection(self, binding: Binding, on_connect: OnConnect | None) -> Http1Guest:
         return Http1Guest(self.seam, binding, self.connections, on_connect)
+
+    def _identities(self, isolation: Isolation) -> Identities:
+        return Identities(self.config.guests, isolation)
 
     def _named_guest(self, name: str, isolation: Isolation) -> Guest | None:
         return make_guest(name, self.config.guests[name], isolation) if name else None
@@ -405,6 +410,14 @@ class Gateway:
         """Like `reload_file`, in all processes of this gateway."""
         return self.reload_file()
 
+    def idle_because(self) -> str:
+        """Return why no process of this gateway carries requests, "" if one does."""
+        return ""
+
+    def status(self) -> Status:
+        """Return what this gateway is doing."""
+        return status_of(self)
+
     async def refresh(self) -> None:
         """Have the numbers of all processes of this gateway at hand, for who asks how it does."""
 
@@ -452,9 +465,14 @@ class Gateway:
 
     def take_over(self, new: Prepared) -> ReloadReport:
         """Put in force what was prepared, and end what it forbids. Nothing here fails."""
+        self._swap(new)
+        ended = revoke(self.seam, new.is_bound)
+        return self._reloaded(ended.exchanges, ended.tunnels)
+
+    def _swap(self, new: Prepared) -> None:
         seam, config, pipeline = self.seam, new.config, new.pipeline
         pipeline.go_on_counting(seam.pipeline)
-        self._generation = generation = pipeline.generation
+        self._generation = pipeline.generation
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn
         self._connector.replace(new.tls, new.parent)
@@ -462,19 +480,17 @@ class Gateway:
             self._dns.service.forwarder = new.forwarder
         self.config = config
         self._watch = self._watch_files()
-        seam.pool.retire(generation)
+        seam.pool.retire(pipeline.generation)
         self._tell("reload")
-        ended = revoke(seam, new.is_bound)
-        waiting = waiting_sections(self._started_with, config)
-        report = ReloadReport(generation, waiting, ended.exchanges, ended.tunnels)
-        self._count_reload(report)
-        return report
 
-    def _count_reload(self, report: ReloadReport) -> None:
+    def _reloaded(self, revoked_requests: int, revoked_tunnels: int) -> ReloadReport:
+        waiting = waiting_sections(self._started_with, self.config)
+        report = ReloadReport(self._generation, waiting, revoked_requests, revoked_tunnels)
         self.reloads.count(report, self._clock())
         if self._admin is not None:
             self._admin.renew()
         self._tell_reloaded(report)
+        return report
 
     def _tell_reloaded(self, report: ReloadReport) -> None:
         config = self.config

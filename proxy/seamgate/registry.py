@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import pluggy
@@ -23,6 +23,8 @@ from seamgate.hookspecs import PROJECT
 
 if TYPE_CHECKING:
     from seamgate.config import Config
+    from seamgate.policy.rates import Rates
+    from seamgate.upstream.resolver import Answer
 
 ENTRY_POINT_GROUP = "seamgate"
 # What each capability lets a plugin implement or see. Everything else needs none.
@@ -32,6 +34,18 @@ _HOOKS = frozenset(name for name, value in vars(hookspecs).items() if hasattr(va
 # What a method of such a name is meant for is beyond doubt; "denied" or "connected" may be anything.
 _NAMES_OF_HOOKS = ("judge_", "amend_", "resolve_", "supply_", "open_", "request_", "export_", "register_")
 _MUST_BE_PLAIN = ("judge_", "amend_", "open_", "request_done", "denied", "connected", "export_", "register_")
+
+
+class SharedState(Protocol):
+    """What all workers of one gateway have in common, for plugins to use instead of their own."""
+
+    async def query(self, name: str) -> Answer:
+        """Resolve a canonical name: whoever asks in whichever worker, it is looked up once."""
+        ...
+
+    def rates(self, generation: int) -> Rates:
+        """Return what counts the requests of a generation for all workers."""
+        ...
 
 
 class PluginContext(msgspec.Struct, frozen=True):
@@ -44,6 +58,8 @@ class PluginContext(msgspec.Struct, frozen=True):
         generation: number of the loaded policy; rises with each reload.
         clock: Unix time in seconds; pinned in tests.
         capabilities: what the configuration grants.
+        shared: what the workers of this gateway have in common; None where this process is all of it. A plugin that
+            counts for itself counts in each worker: see `config.workers`.
     """
 
     name: str
@@ -52,6 +68,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     generation: int
     clock: Callable[[], float]
     capabilities: frozenset[str] = frozenset()
+    shared: SharedState | None = None
 
 
 class LoadedPlugin(msgspec.Struct, frozen=True):
@@ -80,7 +97,9 @@ def available() -> dict[str, metadata.EntryPoint]:
     return found
 
 
-def load_plugins(config: Config, generation: int, clock: Callable[[], float]) -> tuple[LoadedPlugin, ...]:
+def load_plugins(
+    config: Config, generation: int, clock: Callable[[], float], shared: SharedState | None = None
+) -> tuple[LoadedPlugin, ...]:
     """Load the plugins that the configuration names, in its order.
 
     Raises:
@@ -97,7 +116,7 @@ def load_plugins(config: Config, generation: int, clock: Callable[[], float]) ->
         unknown = spec.capabilities - CAPABILITIES
         if unknown:
             raise PluginRejected(f"plugin {spec.name!r}: there is no capability {sorted(unknown)[0]!r}")
-        context = PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities)
+        context = PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities, shared)
         loaded.append(_vouch(manager, _construct(point, context), point, context))
     check_references(loaded)
     return tuple(loaded)

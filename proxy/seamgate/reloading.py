@@ -12,7 +12,7 @@ from seamgate.config import Config
 
 _POLICY_SECTIONS = {"policies", "credentials", "plugins", "permit_addresses"}
 _UPSTREAM_SECTIONS = {"upstream_tls", "upstream_proxy", "http2", "dns"}
-TAKEN_OVER = frozenset({"source", "base", "reload"} | _POLICY_SECTIONS | _UPSTREAM_SECTIONS)
+TAKEN_OVER = frozenset({"source", "base", "reload", "policy_texts"} | _POLICY_SECTIONS | _UPSTREAM_SECTIONS)
 """The sections of seamgate.yaml that a reload takes over. A change of any other waits for the next start."""
 
 

@@ -6,46 +6,24 @@ import json
 import re
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.cli import COMMAND_S, Running, environment, seamgate
-
-_POLICY = "seamgate: 1\nrules:\n  - {id: one, allow: {hosts: [a.example]}}\n"
+from support.cli import COMMAND_S, POLICY, Running, denied_by, make_folder, proxy_port, seamgate
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a configuration on free ports, a CA and a token."""
-    folder = tmp_path
-    assert seamgate("init", home=folder).returncode == 0
-    config = (folder / "seamgate.yaml").read_text().replace("127.0.0.1:8080", "127.0.0.1:0")
-    (folder / "seamgate.yaml").write_text(config)
-    (folder / "policy.yaml").write_text(_POLICY)
-    return folder
-
-
-def _port(line: str) -> int:
-    return int(json.loads(line)["proxy"].rpartition(":")[2])
-
-
-def _denied_by(folder: Path, port: int, url: str) -> str:
-    """Ask the proxy for a URL as the agent; return the message that it answers with."""
-    token = (folder / "agent.token").read_text().strip()
-    done = subprocess.run(
-        ["curl", "-sS", "--max-time", "10", "-x", f"http://agent:{token}@127.0.0.1:{port}", url],
-        capture_output=True, text=True, timeout=COMMAND_S, check=False, env=environment(folder),
-    )  # fmt: skip
-    return str(json.loads(done.stdout)["error"]["message"])
+    return make_folder(tmp_path)
 
 
 def test_it_starts_serves_and_stops(folder: Path) -> None:
     """Each log line is JSON where there is no terminal; SIGTERM ends it with exit code 0; the journal is whole."""
     with Running("serve", home=folder) as gateway:
-        port = _port(gateway.wait_for('"start"'))
-        assert "No rule allows" in _denied_by(folder, port, "http://b.example/")
+        port = proxy_port(gateway.wait_for('"start"'))
+        assert "No rule allows" in denied_by(folder, port, "http://b.example/")
         gateway.process.send_signal(signal.SIGTERM)
         gateway.wait_for('"stop"')
         assert gateway.ended() == 0
@@ -57,33 +35,33 @@ def test_it_starts_serves_and_stops(folder: Path) -> None:
 def test_a_reload_takes_the_new_policy(folder: Path) -> None:
     """SIGHUP judges by the new file; what can't be reloaded is named."""
     with Running("serve", home=folder) as gateway:
-        port = _port(gateway.wait_for('"start"'))
-        assert "denies" not in _denied_by(folder, port, "http://b.example/")
-        (folder / "policy.yaml").write_text(_POLICY + "  - {id: two, deny: {hosts: [b.example]}}\n")
+        port = proxy_port(gateway.wait_for('"start"'))
+        assert "denies" not in denied_by(folder, port, "http://b.example/")
+        (folder / "policy.yaml").write_text(POLICY + "  - {id: two, deny: {hosts: [b.example]}}\n")
         config = folder / "seamgate.yaml"
         config.write_text(config.read_text() + "limits: {connections: 77}\n")
         gateway.process.send_signal(signal.SIGHUP)
         assert json.loads(gateway.wait_for('"reloaded"'))["generation"] == 2
         assert json.loads(gateway.wait_for("restart"))["sections"] == "limits"
-        assert "Rule two denies it" in _denied_by(folder, port, "http://b.example/")
+        assert "Rule two denies it" in denied_by(folder, port, "http://b.example/")
 
 
 def test_a_bad_reload_changes_nothing_and_is_loud(folder: Path) -> None:
     """A file that can't be used is an error in the log, with its place; the old policy stays in force."""
     with Running("serve", home=folder) as gateway:
-        port = _port(gateway.wait_for('"start"'))
+        port = proxy_port(gateway.wait_for('"start"'))
         (folder / "policy.yaml").write_text("seamgate: 1\nrules: [{id: one, alow: {}}]\n")
         gateway.process.send_signal(signal.SIGHUP)
         line = json.loads(gateway.wait_for("reload refused"))
         assert line["level"] == "error"
         assert re.search(r"policy\.yaml:2:\d+: .*alow", line["problem"])
-        assert "nearest rule one" in _denied_by(folder, port, "http://a.example:81/")
+        assert "nearest rule one" in denied_by(folder, port, "http://a.example:81/")
 
 
 def test_a_second_signal_cuts_what_is_under_way(folder: Path) -> None:
     """The first signal waits for a request under way, the second one does not; the journal is closed in order."""
     with Running("serve", "--grace", "60", home=folder) as gateway:
-        port = _port(gateway.wait_for('"start"'))
+        port = proxy_port(gateway.wait_for('"start"'))
         token = (folder / "agent.token").read_text().strip()
         with socket.create_connection(("127.0.0.1", port), timeout=COMMAND_S) as agent:
             agent.sendall(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import queue
 import shutil
@@ -40,6 +41,33 @@ def seamgate(
         timeout=COMMAND_S,
         check=False,
     )
+
+
+POLICY = "seamgate: 1\nrules:\n  - {id: one, allow: {hosts: [a.example]}}\n"
+
+
+def make_folder(folder: Path) -> Path:
+    """Put a configuration on free ports, a CA, a token and a policy into a folder, and return it."""
+    assert seamgate("init", home=folder).returncode == 0
+    config = (folder / "seamgate.yaml").read_text().replace("127.0.0.1:8080", "127.0.0.1:0")
+    (folder / "seamgate.yaml").write_text(config)
+    (folder / "policy.yaml").write_text(POLICY)
+    return folder
+
+
+def proxy_port(line: str) -> int:
+    """Return where the proxy listens, by the log line of the start."""
+    return int(json.loads(line)["proxy"].rpartition(":")[2])
+
+
+def denied_by(folder: Path, port: int, url: str) -> str:
+    """Ask the proxy for a URL as the agent of such a folder; return the message that it answers with."""
+    token = (folder / "agent.token").read_text().strip()
+    done = subprocess.run(
+        ["curl", "-sS", "--max-time", "10", "-x", f"http://agent:{token}@127.0.0.1:{port}", url],
+        capture_output=True, text=True, timeout=COMMAND_S, check=False, env=environment(folder),
+    )  # fmt: skip
+    return str(json.loads(done.stdout)["error"]["message"])
 
 
 class Running:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from seamgate import hookimpl
 from seamgate.audit.reading import read_lines, verify_journal
@@ -131,7 +131,7 @@ class Lab:
 
     # -- around ------------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Lab:
+    async def __aenter__(self) -> Self:
         asyncio.get_running_loop().set_exception_handler(self._on_failure)
         try:
             for upstream in self.upstreams:
@@ -362,15 +362,19 @@ class Lab:
         terminal = [line["id"] for line in written if line["kind"] in ("request", "connect")]
         assert sorted(terminal) == sorted({record.id for record in self.observer.records})
         assert {line["id"] for line in written if line["kind"] == "begin"} <= set(terminal)
+        self._verify()
+        assert seam.active == 0
+        assert seam.pool.counts[0] == 0, seam.pool
+        assert self.failures == []
+        assert [failure for upstream in self.upstreams for failure in upstream.failures] == []
+
+    def _verify(self) -> None:
+        """Hold the journal to its promises."""
         report = verify_journal(self.gateway.journal_path)
         assert report.fault is None and not report.lost, report
         kept = self.gateway.journal_path.read_bytes()
         for secret in (SECRET, TOKEN, OTHER_TOKEN, base64.b64encode(SECRET.encode()).decode()):
             assert secret.encode() not in kept, "a secret stands in the journal"
-        assert seam.active == 0
-        assert seam.pool.counts[0] == 0, seam.pool
-        assert self.failures == []
-        assert [failure for upstream in self.upstreams for failure in upstream.failures] == []
 
 
 def proxy_authorization(token: str, user: str = "g") -> bytes:

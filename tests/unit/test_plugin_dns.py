@@ -248,7 +248,9 @@ def test_forget_drops_one_or_all() -> None:
 
 def context(options: dict[str, Any] | None = None, dns: DnsConfig | None = None) -> SimpleNamespace:
     """Make what the registry constructs the plugin with."""
-    return SimpleNamespace(options=options or {}, config=SimpleNamespace(dns=dns or DnsConfig(servers=("192.0.2.53",))))
+    return SimpleNamespace(
+        options=options or {}, shared=None, config=SimpleNamespace(dns=dns or DnsConfig(servers=("192.0.2.53",)))
+    )
 
 
 def test_plugin_is_vouched_for_and_exports_counters() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -12,13 +11,14 @@ import time
 from pathlib import Path
 
 import click
+import msgspec
 import structlog
 import uvloop
 
 from seamgate import launch
 from seamgate.ca.leaf import load_authority
 from seamgate.cli.banner import render_banner
-from seamgate.config import Config, load_config
+from seamgate.config import MOST_WORKERS, Config, load_config
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.entry.identity import Identities
 from seamgate.errors import SeamgateError
@@ -29,6 +29,7 @@ from seamgate.registry import load_plugins
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import compile_permit
 from seamgate.upstream.tls import UpstreamTls
+from seamgate.workers.supervisor import Supervisor
 
 log = structlog.get_logger("seamgate.serve")
 
@@ -49,9 +50,21 @@ log = structlog.get_logger("seamgate.serve")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--grace", "grace_s", type=click.FloatRange(0), default=10.0, show_default=True, metavar="SECONDS",
               help="How long requests under way may go on after SIGTERM.")  # fmt: skip
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    metavar="N",
+    help="How many processes carry requests, instead of what the configuration says (`workers:`, 1).",
+)
 @click.pass_context
 def serve(
-    context: click.Context, config_path: Path, check: bool, log_format: str, log_level: str, grace_s: float
+    context: click.Context,
+    config_path: Path,
+    check: bool,
+    log_format: str,
+    log_level: str,
+    grace_s: float,
+    workers: int | None,
 ) -> None:
     """Run the gateway.
 
@@ -60,12 +73,15 @@ def serve(
     """
     configure_logging(log_format, log_level, color=context.color)  # type: ignore[arg-type]  # click.Choice checked it
     config = load_config(config_path)
+    if workers is not None:
+        config = msgspec.structs.replace(config, workers=workers)
+    gateway = Gateway(config) if config.workers == 1 else Supervisor(config, log_format=log_format, log_level=log_level)
     if check:
         uvloop.run(_check(config))
         click.echo(f"{config_path}: everything loads")
         return
     launch.forbid_inspection()
-    uvloop.run(Service(config_path, config, grace_s, context.color).run())
+    uvloop.run(Service(config_path, gateway, grace_s, context.color).run())
 
 
 async def _check(config: Config) -> None:
@@ -79,21 +95,11 @@ async def _check(config: Config) -> None:
     PlaceholderIndex(config.credentials)
 
 
-def _settle() -> None:
-    """Tell the garbage collector that what was loaded stays, and to look for cycles seldom.
-
-    Exchanges form no cycles that outlive them; with Python's default it would look at all of them every few requests.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
-
-
 class Service:
     """One gateway between its start and its stop."""
 
-    def __init__(self, path: Path, config: Config, grace_s: float, color: bool | None) -> None:
-        self._gateway = Gateway(config)
+    def __init__(self, path: Path, gateway: Gateway, grace_s: float, color: bool | None) -> None:
+        self._gateway = gateway
         self._gateway.reload_path = path
         self._grace_s = grace_s
         self._color = color
@@ -110,7 +116,7 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._on_reload)
         await self._gateway.start()
         self._started = True
-        _settle()
+        launch.settle_memory()
         if sys.stderr.isatty():
             click.echo(render_banner(self._gateway), err=True, color=self._color)
         notify("READY=1", f"STATUS=generation {self._gateway.seam.pipeline.generation}", f"MAINPID={os.getpid()}")

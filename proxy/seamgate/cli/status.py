@@ -13,7 +13,7 @@ from seamgate.audit.view import printable
 from seamgate.cli.admin_client import ask, find, problem_of, where
 from seamgate.cli.commands import EXIT_NO
 from seamgate.errors import PrerequisiteMissing
-from seamgate.observe.status import Status
+from seamgate.observe.status import Status, WorkerStatus
 
 _WIDTH = 12
 _REASONS_SHOWN = 8
@@ -56,6 +56,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
     if status.reloads.needs_restart:
         waiting = ", ".join(status.reloads.needs_restart)
         yield "", f"{click.style('needs a restart', fg='yellow')}: {waiting}"
+    for worker in status.workers:
+        yield f"worker {worker.worker}", _worker(worker)
     for entry, place in status.entries.items():
         yield entry.replace("_", " "), place
     counts = status.counts
@@ -83,6 +85,16 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
     error = f"; {click.style(f'failing: {printable(audit.error)}', fg='red')}" if audit.error else ""
     lost = f", {click.style(f'{audit.lost} lost', fg='red')}" if audit.lost else ""
     yield "audit", f"record {audit.seq}, {audit.pending} waiting{lost}{error}"
+
+
+def _worker(worker: WorkerStatus) -> str:
+    color = "green" if worker.state == "serving" else "yellow"
+    again = f", started again {worker.restarts} times" if worker.restarts else ""
+    if not worker.pid:
+        return f"{click.style(worker.state, fg='red')}{again}"
+    load = f"{worker.requests_active} requests under way, {worker.connections} connections"
+    state = click.style(worker.state, fg=color)
+    return f"{state}, pid {worker.pid}, generation {worker.generation}, {load}{again}"
 
 
 def _generation(status: Status) -> str:

@@ -27,7 +27,6 @@ from seamgate.errors import GuestProtocolError, PrerequisiteMissing, SeamgateErr
 from seamgate.flow import Headers
 from seamgate.observe.metrics import Metrics
 from seamgate.observe.readiness import problems
-from seamgate.observe.status import status_of
 from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http1 import write_response_head
 from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
@@ -179,7 +178,7 @@ class AdminServer:
 
     async def _on_status(self, _: RequestHead) -> Reply:
         await self._gateway.refresh()
-        return Reply(200, msgspec.json.encode(status_of(self._gateway)) + b"\n", _JSON)
+        return Reply(200, msgspec.json.encode(self._gateway.status()) + b"\n", _JSON)
 
     async def _on_reload(self, head: RequestHead) -> Reply:
         if head.method != "POST":

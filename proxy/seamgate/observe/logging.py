@@ -19,7 +19,12 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure_logging(
-    form: LogFormat = "auto", level: str = "info", *, stream: TextIO | None = None, color: bool | None = None
+    form: LogFormat = "auto",
+    level: str = "info",
+    *,
+    stream: TextIO | None = None,
+    color: bool | None = None,
+    worker: int | None = None,
 ) -> None:
     """Set logging up for this process; a second call replaces the first.
 
@@ -28,6 +33,7 @@ def configure_logging(
         level: one of `LEVELS`.
         stream: where to; None: standard error.
         color: None: on a terminal.
+        worker: number of this process, where a gateway has several; each line says it.
     """
     out = stream if stream is not None else sys.stderr
     on_terminal = out.isatty()
@@ -37,6 +43,8 @@ def configure_logging(
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso" if as_json else "%H:%M:%S", utc=as_json),
     ]
+    if worker is not None:
+        shared.append(_numbered(worker))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -53,6 +61,14 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def _numbered(worker: int) -> Processor:
+    def number(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        event["worker"] = worker
+        return event
+
+    return number
 
 
 def _json_processors() -> list[Processor]:

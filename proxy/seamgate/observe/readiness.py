@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from seamgate.gateway import Gateway
     from seamgate.pipeline import Pipeline
 
-CODES = ("draining", "audit_unavailable", "policy_expired", "ca_expired", "connections_full")
+CODES = ("draining", "audit_unavailable", "policy_expired", "ca_expired", "connections_full", "no_workers")
 """Every code that a `Problem` can have: stable, for alerts."""
 
 
@@ -44,6 +44,8 @@ def _problems(gateway: Gateway) -> Iterator[Problem]:
         yield Problem("policy_expired", "every rule that allowed something has expired")
     if gateway.ca_expires_at is not None and gateway.ca_expires_at <= now:
         yield Problem("ca_expired", "the gateway's CA has expired, so no guest's TLS can be terminated")
+    if idle := gateway.idle_because():
+        yield Problem("no_workers", idle)
     if gateway.connections.full:
         yield Problem("connections_full", "as many guests are connected as limits.connections allows")
 

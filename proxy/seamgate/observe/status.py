@@ -67,6 +67,28 @@ class Counts(msgspec.Struct, frozen=True):
     sessions_reused_total: int
 
 
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """One worker.
+
+    Attributes:
+        worker: its number.
+        state: "starting", "serving", "stopping" or "gone" (it is started again soon).
+        pid: 0 if it is gone.
+        generation: that it judges by.
+        restarts: how often it was started again.
+        requests_total, requests_active, connections: as in `Counts`, of this one.
+    """
+
+    worker: int
+    state: str
+    pid: int
+    generation: int
+    restarts: int
+    requests_total: int
+    requests_active: int
+    connections: int
+
+
 class Status(msgspec.Struct, frozen=True):
     """See the module.
 
@@ -77,6 +99,7 @@ class Status(msgspec.Struct, frozen=True):
         credentials: names only.
         reasons: how requests and tunnels ended: entry -> reason -> count.
         audit: the journal's numbers.
+        workers: the processes that carry requests, where they are others than `pid`; all else is of all of them.
     """
 
     version: str
@@ -96,6 +119,7 @@ class Status(msgspec.Struct, frozen=True):
     credentials: tuple[str, ...]
     plugins: tuple[PluginStatus, ...]
     audit: JournalStats
+    workers: tuple[WorkerStatus, ...] = ()
 
 
 def status_of(gateway: Gateway) -> Status:
@@ -114,11 +138,11 @@ def status_of(gateway: Gateway) -> Status:
         entries={entry: _place(*bound) for entry, bound in gateway.addresses.items()},
         admin=gateway.admin_address,
         reloads=gateway.reloads,
-        counts=_counts(gateway),
-        reasons=_reasons(gateway),
+        counts=counts_of(gateway),
+        reasons=reasons_of(gateway),
         policies=tuple(_policies(gateway, now)),
         credentials=tuple(gateway.config.credentials),
-        plugins=tuple(_plugins(gateway)),
+        plugins=tuple(plugins_of(gateway)),
         audit=gateway.journal_stats,
     )
 
@@ -127,7 +151,8 @@ def _place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _counts(gateway: Gateway) -> Counts:
+def counts_of(gateway: Gateway) -> Counts:
+    """Return how much there is in this process."""
     seam, connections = gateway.seam, gateway.connections
     busy, idle, waiting = seam.pool.counts
     return Counts(
@@ -146,7 +171,8 @@ def _counts(gateway: Gateway) -> Counts:
     )
 
 
-def _reasons(gateway: Gateway) -> dict[str, dict[str, int]]:
+def reasons_of(gateway: Gateway) -> dict[str, dict[str, int]]:
+    """Return how requests and tunnels ended: entry -> reason -> count."""
     found: dict[str, dict[str, int]] = {}
     for (entry, _, _, reason), tally in gateway.seam.tallies.items():
         by_reason = found.setdefault(entry, {})
@@ -167,7 +193,8 @@ def _policies(gateway: Gateway, now: float) -> list[PolicyStatus]:
     ]
 
 
-def _plugins(gateway: Gateway) -> list[PluginStatus]:
+def plugins_of(gateway: Gateway) -> list[PluginStatus]:
+    """Return the loaded plugins and what their hooks cost in this process."""
     pipeline = gateway.seam.pipeline
     return [
         PluginStatus(

@@ -6,7 +6,7 @@ Called by the policy plugin and the CLI.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,14 +37,21 @@ def check_policy(path: Path | str) -> tuple[Policy | None, list[ConfigError]]:
         return None, find_problems(text, str(path)) or [first]
 
 
-def read_policies(paths: Iterable[Path | str]) -> tuple[Policy, ...]:
+def read_policies(paths: Iterable[Path | str], texts: Mapping[str, str] | None = None) -> tuple[Policy, ...]:
     """Read and load policy files, in the order given, which means nothing.
+
+    Args:
+        paths: the files.
+        texts: what stands in some of them, by name; those are not read.
 
     Raises:
         ConfigError: as `read_policy`, for the first that fails.
     """
     with _without_collector():
-        return tuple(read_policy(path) for path in paths)
+        return tuple(
+            parse_policy(texts[str(path)], str(path)) if texts and str(path) in texts else read_policy(path)
+            for path in paths
+        )
 
 
 @contextmanager

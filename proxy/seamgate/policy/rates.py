@@ -4,7 +4,8 @@ Never more than the limit in any window. Up to `EXACT` requests are remembered o
 counted together under the time of the latest, which can only delay the next request, by at most a hundredth of the
 window. So a counter's memory does not grow with its limit.
 
-Called by the policy plugin. No I/O, no clock.
+Called by the policy plugin. No I/O, no clock. Where a gateway has several workers, `seamgate.workers.rates` counts by
+the same rule for all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from typing import Protocol
 
 from seamgate.policy.selection import Rate
 
@@ -20,6 +22,32 @@ RECENT_REQUESTS = 65536
 """Requests that may be under way at once: one that is judged again (with its body, after an amendment) counts once."""
 SWEEP_AT = 8192
 """Windows after which those that are empty are dropped: guests come and go."""
+
+
+class Rates(Protocol):
+    """What counts requests: `RateCounter`, or what counts those of several processes."""
+
+    def admit(self, guest: str, request: str, rates: Iterable[Rate], now: float) -> tuple[Rate, float] | None:
+        """See `RateCounter.admit`."""
+        ...
+
+
+class Counted:
+    """Which requests were counted for which rules: one that is judged again counts once."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        """Whether (request, rule) was counted. A request without an id never was."""
+        return key in self._known
+
+    def add(self, request: str, rule: str) -> None:
+        """It is counted now; the oldest is forgotten beyond `RECENT_REQUESTS`."""
+        if request:
+            self._known[request, rule] = None
+            if len(self._known) > RECENT_REQUESTS:
+                self._known.popitem(last=False)
 
 
 class _Window:
@@ -51,7 +79,7 @@ class RateCounter:
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, str], _Window] = {}
-        self._counted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._counted = Counted()
         self._sweep_at = SWEEP_AT
 
     def admit(self, guest: str, request: str, rates: Iterable[Rate], now: float) -> tuple[Rate, float] | None:
@@ -68,7 +96,7 @@ class RateCounter:
         """
         fresh = []
         for rate in rates:
-            if request and (request, rate.rule) in self._counted:
+            if (request, rate.rule) in self._counted:
                 continue
             window = self._window(guest, rate, now)
             if window.total >= rate.count:
@@ -76,7 +104,7 @@ class RateCounter:
             fresh.append((rate, window))
         for rate, window in fresh:
             window.add(now)
-            self._remember(request, rate.rule)
+            self._counted.add(request, rate.rule)
         return None
 
     def _window(self, guest: str, rate: Rate, now: float) -> _Window:
@@ -88,12 +116,6 @@ class RateCounter:
             window = self._windows[key] = _Window(rate.window_s)
         window.expire(now)
         return window
-
-    def _remember(self, request: str, rule: str) -> None:
-        if request:
-            self._counted[request, rule] = None
-            if len(self._counted) > RECENT_REQUESTS:
-                self._counted.popitem(last=False)
 
     def _sweep(self, now: float) -> None:
         """Drop windows without entries. Doubling the mark keeps the cost per request constant."""

@@ -174,10 +174,14 @@ class OwnAddresses:
 
     A listener on 0.0.0.0 or [::] is reachable by every address of this machine. These are not enumerated, since they
     change: whether an address is this machine's is asked of the kernel at the time, by binding a socket to it.
+
+    Attributes:
+        places: what was added.
     """
 
     def __init__(self, listeners: Iterable[tuple[str, int]], *, also: Iterable[tuple[str, int]] = ()) -> None:
         """Take (address, port) of every listener as bound, and of places from which they are forwarded (`also`)."""
+        self.places: list[tuple[str, int]] = []
         self._exact: set[tuple[str, int]] = set()
         self._wildcard_ports: set[int] = set()
         self._ports: set[int] = set()
@@ -193,6 +197,7 @@ class OwnAddresses:
         text = canonical_address(address.partition("%")[0])
         if text is None:
             raise ConfigError(f"{address!r} is not an address to listen on")
+        self.places.append((address, port))
         self._ports.add(port)
         if text in _ANY:
             self._wildcard_ports.add(port)

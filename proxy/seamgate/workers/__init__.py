@@ -1,0 +1,1 @@
+"""A gateway of several processes: workers that carry requests, and a supervisor that owns what there is once."""

@@ -1,0 +1,262 @@
+"""A worker: a gateway without journal, resolver and admin listener of its own, which does what the supervisor says.
+
+Started by the supervisor as `python -m seamgate.workers.worker FD`, where FD is its end of the channel; everything else
+comes in the first message. It takes connections from listeners that it inherits, and ends when the supervisor says so
+or is gone: then no request can be recorded, so none is carried. Signals are the supervisor's business: a terminal and
+systemd send theirs to all processes of the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+import msgspec
+import structlog
+import uvloop
+
+from seamgate import launch
+from seamgate.ca.store import fingerprint
+from seamgate.config import Config
+from seamgate.entry.identity import Identities
+from seamgate.errors import ConfigError, SeamgateError
+from seamgate.flow import Isolation
+from seamgate.gateway import BACKLOG, Gateway
+from seamgate.gateway import Prepared as PreparedConfig
+from seamgate.observe.logging import configure_logging
+from seamgate.observe.metrics import WorkMetrics
+from seamgate.observe.work import work_of
+from seamgate.pipeline import Pipeline
+from seamgate.revocation import revoke
+from seamgate.seam import Seam
+from seamgate.tasks import spawn
+from seamgate.upstream.connect import Connector
+from seamgate.watching import FileWatch
+from seamgate.workers.channel import Channel
+from seamgate.workers.memory import OPEN, STRANGERS, SharedCount, SharedHeldBytes, SharedMemory
+from seamgate.workers.messages import (
+    Abort,
+    Acknowledge,
+    Ask,
+    Audit,
+    Commit,
+    Committed,
+    Go,
+    Named,
+    Prepare,
+    Prepared,
+    Ready,
+    Report,
+    Setup,
+    Stop,
+)
+from seamgate.workers.names import SharedWork
+from seamgate.workers.recorder import Recorder
+
+log = structlog.get_logger("seamgate.workers")
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def share_of(total: int, worker: int, workers: int) -> int:
+    """Return a worker's part of a number that is split evenly: all parts together are the number."""
+    return total // workers + (worker < total % workers)
+
+
+class WorkerGateway(Gateway):
+    """The gateway of one worker."""
+
+    def __init__(self, setup: Setup, channel: Channel) -> None:
+        super().__init__(setup.config)
+        self._setup = setup
+        self._memory = SharedMemory(setup.memory, setup.workers, list(setup.guests))
+        self._tag = f"{setup.worker:x}"
+        self._generation = setup.generation
+        self.recorder = Recorder(channel, setup.config.audit.file, setup.audit_problem)
+        self.shared = self._shared = SharedWork(channel, self._memory)
+        connections = self.connections
+        connections.all_open = SharedCount(self._memory, setup.worker, OPEN)
+        connections.all_strangers = SharedCount(self._memory, setup.worker, STRANGERS)
+        connections.share = max(1, share_of(connections.most, setup.worker, setup.workers))
+        for address, port in setup.own:
+            self._own.add(address, port)
+
+    async def start(self) -> None:
+        """Get ready, without taking connections yet.
+
+        Raises:
+            SeamgateError: as `Gateway.start`; or the CA is not the one that the supervisor has.
+        """
+        await super().start()
+        found = fingerprint(self.authority.certificate) if self._authority is not None else ""
+        if found != self._setup.ca:
+            raise ConfigError("the CA is not the one that the gateway started with: restart the gateway to change it")
+
+    async def take_connections(self) -> None:
+        """Begin."""
+        for server in self._servers:
+            await server.start_serving()
+
+    def swap(self, new: PreparedConfig) -> tuple[int, int]:
+        """Put a new generation in force; return how many requests and tunnels it ended."""
+        self._swap(new)
+        ended = revoke(self.seam, new.is_bound)
+        return ended.exchanges, ended.tunnels
+
+    # -- what a worker does otherwise --------------------------------------------------------------------------------
+
+    def _open_journal(self, config: Config) -> Recorder:
+        return self.recorder
+
+    def _make_seam(self, config: Config, pipeline: Pipeline, connector: Connector) -> Seam:
+        setup = self._setup
+        sessions = share_of(config.pool.sessions_per_origin, setup.worker, setup.workers)
+        pool = msgspec.structs.replace(config.pool, sessions_per_origin=sessions)
+        seam = super()._make_seam(msgspec.structs.replace(config, pool=pool), pipeline, connector)
+        seam.begin_later = self.recorder.begin_later
+        seam.held.shared = SharedHeldBytes(self._memory, setup.worker, config.limits.held_bytes)
+        return seam
+
+    async def _open_server(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
+        listener = socket.socket(fileno=self._setup.entries[entry])
+        return await asyncio.get_running_loop().create_server(
+            accept, sock=listener, backlog=BACKLOG, start_serving=False
+        )
+
+    def _identities(self, isolation: Isolation) -> Identities:
+        return Identities(self._setup.guests, isolation)
+
+    def _watch_files(self) -> FileWatch | None:
+        return None
+
+    def _tell(self, event: Any) -> None:
+        """Say it in the log only: the supervisor records what the gateway does."""
+        log.info("worker", happened=event, generation=self._generation)
+
+    def _sweep(self) -> None:
+        super()._sweep()
+        self.recorder.check(monotonic())
+
+
+class Worker:
+    """The life of the process: messages of the supervisor in, what they ask for done."""
+
+    def __init__(self) -> None:
+        self._channel: Channel
+        self._gateway: WorkerGateway | None = None
+        self._metrics: WorkMetrics
+        self._prepared: PreparedConfig | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+
+    async def run(self, end: socket.socket) -> None:
+        """Run until the supervisor says otherwise, or is gone."""
+        self._channel = await Channel.open(end, self._on_message, self._on_closed, from_worker=False)
+        await self._over.wait()
+        while self._stopping is not None and not self._stopping.done():
+            await asyncio.wait((self._stopping,))
+        self._channel.close()
+
+    def _on_message(self, message: Any) -> None:
+        gateway = self._gateway
+        if isinstance(message, Setup):
+            spawn(self._set_up(message), name="set up", on_error=self._on_fault)
+        elif gateway is None:
+            self._over.set()  # before it is set up, whatever else is said is that there is no need for it
+        elif isinstance(message, Acknowledge):
+            gateway.recorder.acknowledged(message.number, message.problem)
+        elif isinstance(message, Named):
+            gateway.shared.named(message.number, message.answer)
+        elif isinstance(message, Ask):
+            self._channel.send(Report(message.number, work_of(gateway, self._metrics)))
+        elif isinstance(message, Audit):
+            gateway.recorder.told(message.problem)
+        elif isinstance(message, Go):
+            spawn(gateway.take_connections(), name="take connections")
+        elif isinstance(message, Stop):
+            self._stop(gateway, message.grace_s)
+        else:
+            self._follow(gateway, message)
+
+    async def _set_up(self, setup: Setup) -> None:
+        configure_logging(setup.log_format, setup.log_level, worker=setup.worker)  # type: ignore[arg-type]
+        gateway = WorkerGateway(setup, self._channel)
+        try:
+            await gateway.start()
+        except SeamgateError as error:
+            self._channel.send(Ready(error.message))
+            self._over.set()
+            return
+        self._metrics = WorkMetrics(gateway)
+        self._gateway = gateway
+        launch.settle_memory()
+        self._channel.send(Ready())
+
+    def _on_fault(self, error: BaseException) -> None:
+        """What nobody foresaw: the supervisor sees that this process ends, and starts another one."""
+        log.error("a fault of the gateway", exc_info=error)
+        self._over.set()
+
+    def _follow(self, gateway: WorkerGateway, message: Prepare | Commit | Abort) -> None:
+        """One step of a reload."""
+        if isinstance(message, Prepare):
+            self._prepared = None
+            problem = ""
+            try:
+                self._prepared = gateway.prepare(message.config, message.generation)
+            except SeamgateError as error:
+                problem = error.message
+            self._channel.send(Prepared(message.generation, problem))
+        elif isinstance(message, Commit) and self._prepared is not None:
+            requests, tunnels = gateway.swap(self._prepared)
+            self._metrics = WorkMetrics(gateway)
+            self._channel.send(Committed(message.generation, requests, tunnels))
+            self._prepared = None
+        else:
+            self._prepared = None
+
+    def _stop(self, gateway: WorkerGateway, grace_s: float) -> None:
+        before, self._stopping = self._stopping, None
+        if before is not None:
+            before.cancel()
+        self._stopping = spawn(self._end(gateway, before, grace_s), name="stop")
+        self._over.set()
+
+    async def _end(self, gateway: WorkerGateway, before: asyncio.Task[None] | None, grace_s: float) -> None:
+        if before is not None:
+            await asyncio.wait((before,))
+        await gateway.stop(grace_s=grace_s)
+
+    def _on_closed(self) -> None:
+        """The supervisor is gone, or does not want us any more."""
+        gateway = self._gateway
+        if gateway is not None and not (self._stopping is not None and self._stopping.done()):
+            log.error("the supervisor is gone: nothing can be recorded, so nothing is carried any more")
+            gateway.recorder.supervisor_gone()
+            gateway.shared.supervisor_gone()
+            self._stop(gateway, 0.0)
+        self._over.set()
+
+
+def _leave_it(*_: object) -> None:
+    """The supervisor got this signal too, or should have."""
+
+
+def main() -> None:
+    """Run one worker. Its only argument is the descriptor of its end of the channel."""
+    for number in _SIGNALS:
+        signal.signal(number, _leave_it)  # not SIG_IGN, which the commands of credentials would inherit
+    launch.forbid_inspection()
+    end = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(asyncio.CancelledError):
+        uvloop.run(Worker().run(end))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Records on their way from a worker to the one journal: begun before anything leaves, ended exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seamgate.audit.record import AuditKind, AuditRecord, Outcome
+from seamgate.errors import AuditError, Reason, SeamgateError
+from seamgate.workers.ledger import Account, Ledger
+from seamgate.workers.messages import Acknowledge, Records
+from seamgate.workers.recorder import MOST_WAITING_BYTES, PATIENCE_S, Recorder
+
+
+class Wire:
+    """A channel that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.closed = self.clogged = False
+        self.waiting_bytes = 0
+        self.sent: list[Records] = []
+
+    def send(self, message: Records) -> None:
+        self.sent.append(message)
+
+
+class Book:
+    """A journal that keeps what is written, unless it is full."""
+
+    def __init__(self) -> None:
+        self.written: list[AuditRecord] = []
+        self.full = False
+        self.healthy = True
+
+    def append(self, record: AuditRecord) -> None:
+        self.written.append(record)
+
+    def begin_all(self, records: list[AuditRecord]) -> None:
+        if self.full:
+            raise AuditError("no space")
+        self.written += records
+
+
+def record(name: str, kind: AuditKind = AuditKind.REQUEST) -> AuditRecord:
+    """Return a record of a request."""
+    return AuditRecord(1.0, kind, id=name)
+
+
+def begin(name: str) -> AuditRecord:
+    """Return a record that is written ahead."""
+    return record(name, AuditKind.BEGIN)
+
+
+def worker(problem: str = "") -> tuple[Recorder, Any]:
+    """Return a worker's side and its wire."""
+    wire: Any = Wire()
+    return Recorder(wire, Path("audit.jsonl"), problem), wire
+
+
+class Waits:
+    """What waits for a record that is written ahead."""
+
+    def __init__(self) -> None:
+        self.heard: list[SeamgateError | None] = []
+
+    def __call__(self, error: SeamgateError | None) -> None:
+        self.heard.append(error)
+
+    def judge_again(self, _: Any) -> bool:
+        return False
+
+
+# -- the worker's side -------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_is_one_message() -> None:
+    """What ends in one turn of the loop leaves together, in order, at its end."""
+    recorder, wire = worker()
+    recorder.append(record("1"))
+    recorder.append(record("2"))
+    assert wire.sent == []
+    await asyncio.sleep(0)
+    assert wire.sent == [Records(0, [record("1"), record("2")], [])]
+
+
+async def test_a_request_leaves_once_it_is_acknowledged() -> None:
+    """Nothing goes on before the answer; what has ended before goes ahead of what begins."""
+    recorder, wire = worker()
+    waits = Waits()
+    recorder.append(record("0"))
+    recorder.begin_later([(begin("1"), waits, waits)])
+    assert wire.sent == [Records(1, [record("0")], [begin("1")])]
+    assert waits.heard == []
+    recorder.acknowledged(1, "")
+    recorder.acknowledged(1, "")
+    assert waits.heard == [None]
+
+
+async def test_a_refusal_denies() -> None:
+    """If it can't be written, who waits hears why."""
+    recorder, _ = worker()
+    waits = Waits()
+    recorder.begin_later([(begin("1"), waits, waits)])
+    recorder.acknowledged(1, "no space")
+    (error,) = waits.heard
+    assert error is not None
+    assert (error.reason, error.message) == (Reason.AUDIT_UNAVAILABLE, "the audit log can't be written: no space")
+
+
+async def test_what_begins_again_waits_for_the_later_record() -> None:
+    """A request that a reload judged anew does not leave on the word for what it was before."""
+    recorder, _ = worker()
+    before, after = Waits(), Waits()
+    recorder.begin_later([(begin("1"), before, before)])
+    recorder.begin_later([(begin("1"), after, after)])
+    recorder.acknowledged(1, "")
+    assert before.heard == after.heard == []
+    recorder.acknowledged(2, "")
+    assert (before.heard, after.heard) == ([], [None])
+
+
+async def test_without_an_answer_it_is_refused_in_the_end() -> None:
+    """A supervisor that hangs denies; a late answer lets nothing out any more."""
+    recorder, _ = worker()
+    waits = Waits()
+    recorder.begin_later([(begin("1"), waits, waits)])
+    now = asyncio.get_running_loop().time()
+    recorder.check(now + PATIENCE_S - 1)
+    assert waits.heard == []
+    recorder.check(now + PATIENCE_S + 1)
+    recorder.acknowledged(1, "")
+    assert [error is not None for error in waits.heard] == [True]
+
+
+@pytest.mark.parametrize("trouble", ["closed", "clogged", "told"])
+async def test_nothing_begins_while_nothing_can_be_written(trouble: str) -> None:
+    """A supervisor that is gone, does not follow or can't write: unhealthy, and what would begin is refused at once."""
+    assert worker()[0].healthy
+    recorder, wire = worker()
+    if trouble == "told":
+        recorder.told("no space")
+    else:
+        setattr(wire, trouble, True)
+    assert not recorder.healthy
+    waits = Waits()
+    recorder.begin_later([(begin("1"), waits, waits)])
+    assert [error is not None for error in waits.heard] == [True]
+    assert wire.sent == []
+
+
+async def test_a_supervisor_that_is_gone_refuses_what_waits() -> None:
+    """Whoever waits for it hears so."""
+    recorder, _ = worker()
+    waits = Waits()
+    recorder.begin_later([(begin("1"), waits, waits)])
+    recorder.supervisor_gone()
+    assert [error is not None for error in waits.heard] == [True]
+
+
+async def test_what_has_no_room_is_counted() -> None:
+    """A flood that the supervisor can't follow costs no memory without end, and is told once there is room."""
+    recorder, wire = worker()
+    wire.waiting_bytes = MOST_WAITING_BYTES + 1
+    recorder.append(record("1"))
+    recorder.append(record("2"))
+    wire.waiting_bytes = 0
+    recorder.append(record("3"))
+    await asyncio.sleep(0)
+    assert wire.sent == [Records(0, [record("3")], [], 2)]
+    assert recorder.stats.lost == 2
+
+
+# -- the supervisor's side ---------------------------------------------------------------------------------------------
+
+
+def ledger() -> tuple[Ledger, Book]:
+    """Return a ledger and its journal."""
+    book = Book()
+    return Ledger(book, lambda: 9.0), book
+
+
+async def test_what_begins_in_one_turn_is_written_together() -> None:
+    """Two workers' records are one write; each hears of its own."""
+    accounts, book = ledger()
+    heard: list[tuple[str, Acknowledge]] = []
+    one, other = (Account(lambda answer, who=who: heard.append((who, answer))) for who in ("one", "other"))  # type: ignore[misc]
+    accounts.take(one, Records(7, [], [begin("1")]))
+    accounts.take(other, Records(3, [record("x")], [begin("2")]))
+    assert heard == []
+    await asyncio.sleep(0)
+    assert heard == [("one", Acknowledge(7)), ("other", Acknowledge(3))]
+    assert [each.id for each in book.written] == ["x", "1", "2"]
+
+
+async def test_an_end_never_stands_before_its_beginning() -> None:
+    """Also if both messages of a worker come in one turn."""
+    accounts, book = ledger()
+    account = Account(lambda _: None)
+    accounts.take(account, Records(1, [], [begin("1")]))
+    accounts.take(account, Records(1, [record("1")], []))
+    assert [each.kind for each in book.written] == [AuditKind.BEGIN, AuditKind.REQUEST]
+
+
+async def test_what_a_worker_had_begun_ends_with_it() -> None:
+    """Each that was begun and has not ended gets its one terminal record; what has ended gets no second one."""
+    accounts, book = ledger()
+    account = Account(lambda _: None)
+    accounts.take(account, Records(1, [], [begin("1"), begin("2")]))
+    accounts.take(account, Records(2, [record("1")], [begin("3")]))
+    assert accounts.lose(account) == 2
+    ended = [each for each in book.written if each.kind is AuditKind.REQUEST]
+    assert [(each.id, each.reason, each.outcome) for each in ended] == [
+        ("1", None, None),
+        ("2", Reason.WORKER_LOST, Outcome.ABORTED),
+        ("3", Reason.WORKER_LOST, Outcome.ABORTED),
+    ]
+    assert accounts.lose(account) == 0
+
+
+async def test_what_can_not_be_written_has_not_begun() -> None:
+    """Its worker hears why, and if it dies there is nothing to end."""
+    accounts, book = ledger()
+    heard: list[Acknowledge] = []
+    account = Account(heard.append)
+    book.full = True
+    accounts.take(account, Records(1, [], [begin("1")]))
+    await asyncio.sleep(0)
+    assert heard == [Acknowledge(1, "no space")]
+    assert accounts.lose(account) == 0
+
+
+async def test_lost_records_are_a_gap() -> None:
+    """The journal says how many are missing, before what came after them."""
+    accounts, book = ledger()
+    accounts.take(Account(lambda _: None), Records(0, [record("1")], [], 5))
+    gap = book.written[0].gap
+    assert gap is not None
+    assert gap.lost == 5
