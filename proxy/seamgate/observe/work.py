@@ -143,6 +143,7 @@ def _add_hooks(hooks: list[HookStatus]) -> HookStatus:
         sum(each.failures for each in hooks),
         sum(each.overruns for each in hooks),
         round(spent_us / calls, 1) if calls else 0.0,
+        sum(each.denials for each in hooks),
     )
 
 
