@@ -21,7 +21,7 @@ MOST_TRIES: Final = 4
 
 
 class SharedBudget(Protocol):
-    """A budget that several processes have together (`seamgate.workers.shared`)."""
+    """A budget that several processes have together (`seamgate.workers.memory`)."""
 
     def take(self, guest: str, size_bytes: int) -> bool:
         """Take so much of it, or nothing."""

@@ -14,7 +14,7 @@ from seamgate.streams import TlsStream
 
 
 class SharedCount(Protocol):
-    """What several processes count together (`seamgate.workers.shared`): each its own part, all held to one limit."""
+    """What several processes count together (`seamgate.workers.memory`): each its own part, all held to one limit."""
 
     @property
     def elsewhere(self) -> int:

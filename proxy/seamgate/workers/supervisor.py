@@ -415,6 +415,8 @@ class Supervisor(Gateway):
 
 
 def _check_limits(config: Config) -> None:
+    if config.entries.dns is not None:
+        raise ConfigError("the entry dns is served by one process: take it out, or use `workers: 1`")
     if config.pool.sessions_per_origin < config.workers:
         raise ConfigError(
             f"pool.sessions_per_origin is {config.pool.sessions_per_origin}, which is less than one for each of "

@@ -45,6 +45,11 @@ limits: {request_body_bytes: 10, held_bytes: 1000}
 audit: {path: audit.jsonl, rotate_after_s: 3.5, keep: 2}
 dns: {addresses: {a.test: [192.0.2.1]}}
 upstream_tls: {origins: [{hosts: [a.test], ca: ca.pem}]}
+upstream_proxy:
+  url: http://proxy.test:3128
+  resolve: gateway
+  login: {username: u, password: {file: password}}
+  direct: ["*.near.test"]
 permit_addresses: [loopback]
 admin: {listen: "unix:admin.sock"}
 workers: 3
