@@ -50,6 +50,7 @@ COMPILED = (
     "seamgate/streams.py",
     "seamgate/upload.py",
     "seamgate/upstream/pool.py",
+    "seamgate/upstream/pool_queue.py",
     "seamgate/upstream/session.py",
     "seamgate/upstream/session2.py",
     "seamgate/waiting.py",

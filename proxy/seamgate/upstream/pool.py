@@ -11,7 +11,6 @@ Decides first, does I/O after: taking, queueing and expiring only rearrange the 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Protocol, TypeAlias
@@ -20,6 +19,7 @@ from seamgate.errors import Reason, SeamgateError, UpstreamError, UpstreamTimeou
 from seamgate.flow import Guest, Target
 from seamgate.tasks import spawn
 from seamgate.upstream.pool_key import PoolConfig, PoolKey
+from seamgate.upstream.pool_queue import Claim, FairQueue, Shares, Waiter
 from seamgate.upstream.session import Session
 from seamgate.upstream.session2 import MOST_STREAMS, Http2Session, SessionStream
 from seamgate.upstream.tls import TlsProfile
@@ -56,7 +56,8 @@ class _Bucket:
     """
 
     __slots__ = (
-        "busy", "connects", "curious", "idle", "key", "multiplexes", "opening", "retired", "shared", "waiters",
+        "busy", "connects", "curious", "idle", "key", "multiplexes", "opening", "retired", "shared", "shares",
+        "waiters",
     )  # fmt: skip
 
     def __init__(self, key: PoolKey) -> None:
@@ -66,7 +67,8 @@ class _Bucket:
         self.shared: list[Http2Session] = []
         self.opening = 0
         self.retired = False
-        self.waiters: deque[tuple[tuple[str, ...], asyncio.Future[Lent]]] = deque()
+        self.waiters = FairQueue()
+        self.shares = Shares()
         offers = key.profile is not None and "h2" in key.profile.alpn
         self.multiplexes: bool | None = None if offers else False
         self.connects: bool | None = None
@@ -125,7 +127,7 @@ class SessionPool:
         return (
             sum(len(bucket.busy) for bucket in buckets) + carrying,
             sum(len(bucket.idle) + len(bucket.shared) for bucket in buckets) - carrying,
-            sum(len(bucket.waiters) for bucket in buckets),
+            sum(len(bucket.waiters) + bucket.shares.waiting for bucket in buckets),
         )
 
     # -- taking ------------------------------------------------------------------------------------------------------
@@ -143,16 +145,62 @@ class SessionPool:
             UpstreamError: none could be opened, or none became free in time (UPSTREAM_BUSY).
         """
         bucket = self._bucket(target, guest, generation)
+        patience_s = self._config.queue_timeout_s
+        if not bucket.shares.enter(guest.id, self._share_of(bucket)):
+            return self._take_turn(bucket, addresses, guest.id, patience_s, fresh=fresh)
+        found = self._acquire(bucket, addresses, guest.id, patience_s, fresh=fresh)
+        if isinstance(found, Session | SessionStream):
+            found.claim = Claim(bucket.shares, guest.id)
+            return found
+        return self._claimed(found, bucket, guest.id)
+
+    def _acquire(
+        self, bucket: _Bucket, addresses: tuple[str, ...], guest: str, patience_s: float, *, fresh: bool
+    ) -> Lent | Awaitable[Lent]:
         session = None if fresh else self._take(bucket, addresses)
         if session is not None:
             self.reused_total += 1
             return session
         if bucket.shares_opening:
-            return self._wait(bucket, addresses)
+            return self._wait(bucket, addresses, guest, patience_s)
         if len(bucket) < self._config.sessions_per_origin or self._evict(bucket):
             bucket.opening += 1
             return self._open(bucket, addresses)
-        return self._wait(bucket, addresses)
+        return self._wait(bucket, addresses, guest, patience_s)
+
+    def _share_of(self, bucket: _Bucket) -> int:
+        """How many requests of one guest may have, or wait for, a session of this bucket."""
+        config = self._config
+        most = config.sessions_per_origin * (MOST_STREAMS if bucket.multiplexes else 1)
+        return most if config.isolation == "guest" else max(1, int(most * config.guest_share))
+
+    async def _take_turn(
+        self, bucket: _Bucket, addresses: tuple[str, ...], guest: str, patience_s: float, *, fresh: bool
+    ) -> Lent:
+        """Wait until one of the guest's own requests is done, then take its place."""
+        since = monotonic()
+        future = bucket.shares.wait(guest)
+        try:
+            async with asyncio.timeout(patience_s):
+                await future
+        except (TimeoutError, asyncio.CancelledError) as error:
+            bucket.shares.give_up(guest, future)
+            if isinstance(error, TimeoutError):
+                message = f"this guest has its share of the sessions to {bucket.key.target.authority} in use"
+                raise UpstreamError(message, reason=Reason.UPSTREAM_BUSY) from None
+            raise
+        left_s = max(0.0, patience_s - (monotonic() - since))
+        return await self._claimed(self._acquire(bucket, addresses, guest, left_s, fresh=fresh), bucket, guest)
+
+    async def _claimed(self, found: Lent | Awaitable[Lent], bucket: _Bucket, guest: str) -> Lent:
+        """Hand out a session that ends its guest's claim when it comes back; nobody's claim outlives a failure."""
+        try:
+            lent = found if isinstance(found, Session | SessionStream) else await found
+        except BaseException:
+            bucket.shares.leave(guest)
+            raise
+        lent.claim = Claim(bucket.shares, guest)
+        return lent
 
     def acquire_tunnel(
         self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int, *, fresh: bool = False
@@ -268,6 +316,7 @@ class SessionPool:
         bucket.opening -= 1
         self.opened_total += 1
         bucket.multiplexes = isinstance(session, Http2Session)
+        bucket.shares.widen(self._share_of(bucket))
         bucket.told()
         if not session.usable:
             session.close()
@@ -285,10 +334,10 @@ class SessionPool:
         """Who waited for a session that can't be opened, and has no other to wait for, hears the same at once."""
         if bucket.multiplexes is False or len(bucket) or not isinstance(error, SeamgateError):
             return
-        for entry in [each for each in bucket.waiters if each[0] == addresses]:
-            bucket.waiters.remove(entry)
-            if not entry[1].done():
-                entry[1].set_exception(type(error)(error.message, reason=error.reason))
+        for waiter in [each for each in bucket.waiters if each.addresses == addresses]:
+            bucket.waiters.remove(waiter)
+            if not waiter.future.done():
+                waiter.future.set_exception(type(error)(error.message, reason=error.reason))
 
     async def _open_idle(self, bucket: _Bucket, addresses: tuple[str, ...]) -> None:
         try:
@@ -303,7 +352,7 @@ class SessionPool:
             session.waited = True
             self._returned(bucket, session)
 
-    async def _wait(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Lent:
+    async def _wait(self, bucket: _Bucket, addresses: tuple[str, ...], guest: str, patience_s: float) -> Lent:
         """Queue for a session of a full bucket, or for a stream of one under way."""
         session = self._take(bucket, addresses)
         if session is not None:
@@ -312,10 +361,10 @@ class SessionPool:
             bucket.opening += 1
             return await self._open(bucket, addresses)
         future: asyncio.Future[Lent] = asyncio.get_running_loop().create_future()
-        entry = (addresses, future)
-        bucket.waiters.append(entry)
+        waiter = Waiter(guest, addresses, future)
+        bucket.waiters.add(waiter)
         try:
-            async with asyncio.timeout(self._config.queue_timeout_s):
+            async with asyncio.timeout(patience_s):
                 return await future
         except (TimeoutError, asyncio.CancelledError) as error:
             if future.done() and not future.cancelled() and future.exception() is None:
@@ -325,8 +374,7 @@ class SessionPool:
                 raise UpstreamError(message, reason=Reason.UPSTREAM_BUSY) from None
             raise
         finally:
-            if entry in bucket.waiters:
-                bucket.waiters.remove(entry)
+            bucket.waiters.remove(waiter)
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
@@ -339,13 +387,12 @@ class SessionPool:
         if bucket.retired:
             session.close()
             return
-        for place, (addresses, future) in enumerate(bucket.waiters):
-            if session.address in addresses and not future.done():
-                del bucket.waiters[place]
-                bucket.busy.add(session)
-                future.set_result(session)
-                return
-        if any(not future.done() for _, future in bucket.waiters):
+        waiter = bucket.waiters.first(session.address)
+        if waiter is not None:
+            bucket.waiters.take(waiter)
+            bucket.busy.add(session)
+            waiter.future.set_result(session)
+        elif bucket.waiters.first() is not None:
             session.close()  # it fits nobody who waits: make room for one that does
         else:
             bucket.idle.append(session)
@@ -360,14 +407,13 @@ class SessionPool:
             if not session.lent:
                 session.close()
             return
-        for entry in [each for each in bucket.waiters if session.address in each[0]]:
+        while (waiter := bucket.waiters.first(session.address)) is not None:
             if session.room <= 0 or not session.usable:
                 self._wake(bucket)
                 return
-            bucket.waiters.remove(entry)
-            if not entry[1].done():
-                entry[1].set_result(session.lend())
-        if not session.lent and any(not future.done() for _, future in bucket.waiters) and not bucket.opening:
+            bucket.waiters.take(waiter)
+            waiter.future.set_result(session.lend())
+        if not session.lent and bucket.waiters.first() is not None and not bucket.opening:
             session.close()  # it fits nobody who waits: make room for one that does
 
     def _gone(self, bucket: _Bucket, session: AnySession) -> None:
@@ -385,10 +431,13 @@ class SessionPool:
     def _wake(self, bucket: _Bucket) -> None:
         """Open sessions for waiters as far as there is room, and no more than they need."""
         while bucket.waiters and len(bucket) < self._config.sessions_per_origin and not bucket.shares_opening:
-            addresses, future = bucket.waiters.popleft()
-            if not future.done():
-                bucket.opening += 1
-                spawn(self._open_for(bucket, addresses, future), name=f"connect {bucket.key.target.authority}")
+            waiter = bucket.waiters.first()
+            if waiter is None:
+                return
+            bucket.waiters.take(waiter)
+            bucket.opening += 1
+            name = f"connect {bucket.key.target.authority}"
+            spawn(self._open_for(bucket, waiter.addresses, waiter.future), name=name)
 
     async def _open_for(self, bucket: _Bucket, addresses: tuple[str, ...], future: asyncio.Future[Lent]) -> None:
         try:
@@ -418,7 +467,7 @@ class SessionPool:
                 old = now - shared.opened_at > self._config.max_age_s
                 if not shared.lent and (old or now - shared.active_at > self._config.idle_timeout_s):
                     shared.close()
-            if not len(bucket) and not bucket.waiters:
+            if not len(bucket) and not bucket.waiters and not bucket.shares:
                 del self._buckets[key]
                 self._keys = {each: kept for each, kept in self._keys.items() if kept is not key}
 

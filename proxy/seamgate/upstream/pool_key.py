@@ -18,7 +18,9 @@ class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     Attributes:
         isolation: who may share sessions: guests of one `group` ("group", the default: guests with equal labels are
             one group unless they name another), each guest for itself ("guest"), or all ("shared").
-        sessions_per_origin: most sessions of one key; further requests wait for one.
+        sessions_per_origin: most sessions of one key; further requests wait for one, guests by turns.
+        guest_share: which part of them one guest may have, or wait for, at once; its further requests wait for its own
+            to end. So one guest never takes all that there is. Of a guest that shares with nobody: all.
         queue_timeout_s: how long they wait.
         idle_timeout_s: an idle session is closed after this; below the 60 s that common servers allow.
         max_age_s: no session is used for longer, so that a change of addresses is followed.
@@ -30,6 +32,7 @@ class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     isolation: Literal["group", "guest", "shared"] = "group"
     sessions_per_origin: Annotated[int, msgspec.Meta(ge=1)] = 256
+    guest_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.75
     queue_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 50.0
     max_age_s: Seconds = 3600.0

@@ -20,6 +20,7 @@ from seamgate.protocol.heads import CHUNKED, ResponseHead, Trailers
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_request_head
 from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader
 from seamgate.streams import Transport
+from seamgate.upstream.pool_queue import Claim
 from seamgate.upstream.tls import describe_tls_error
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Session:
 
     Attributes:
         raw: set where HTTP is over (after a 101): takes all that comes from there on.
+        claim: of the guest that it is lent to.
     """
 
     def __init__(self, address: str, on_idle: Callable[[Session], None], on_gone: Callable[[Session], None]) -> None:
@@ -51,6 +53,7 @@ class Session:
         self.transport: Transport | None = None
         self.reading_paused = False
         self.raw: Callable[[bytes], None] | None = None
+        self.claim: Claim | None = None
         self._reader = ResponseReader()
         self._out: list[bytes] = []
         self._chunked = False
@@ -124,12 +127,19 @@ class Session:
             self._on_idle(self)
         else:
             self.discard()
+        self._end_claim()
 
     def leave(self) -> None:
         """The WebSocket that it carried is over: close behind what it still has to send."""
         self.raw = self.exchange = None
         self.flush()
         self.close()
+        self._end_claim()
+
+    def _end_claim(self) -> None:
+        claim, self.claim = self.claim, None
+        if claim is not None:
+            claim.end()
 
     def discard(self) -> None:
         """Close it; nothing is sent any more."""

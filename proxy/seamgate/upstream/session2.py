@@ -45,6 +45,7 @@ from seamgate.protocol.http2_fields import request_fields
 from seamgate.protocol.http2_frames import CANCEL, NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM
 from seamgate.streams import Transport
 from seamgate.upload import HeldBytes
+from seamgate.upstream.pool_queue import Claim
 from seamgate.upstream.tls import describe_tls_error
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class SessionStream:
     """
 
     __slots__ = (
-        "_holding", "active_at", "address", "answered", "exchange", "full", "held", "id", "number", "over",
+        "_holding", "active_at", "address", "answered", "claim", "exchange", "full", "held", "id", "number", "over",
         "reading_paused", "responding", "reused", "session", "waited",
     )  # fmt: skip
 
@@ -94,6 +95,7 @@ class SessionStream:
         self.over = False
         self.held: list[StreamEvent] = []
         self._holding: Holding | None = None
+        self.claim: Claim | None = None
 
     def __repr__(self) -> str:
         return f"<SessionStream {self.id}/{self.number} {self.address}>"
@@ -184,6 +186,8 @@ class SessionStream:
         self.held = []
         if self._holding is not None:
             self._holding.close()
+        if self.claim is not None:
+            self.claim.end()
         return True
 
     def count_held(self) -> None:

@@ -19,6 +19,7 @@ from seamgate.tasks import spawn
 from seamgate.upstream import pool as pool_module
 from seamgate.upstream.pool import Lent, SessionPool
 from seamgate.upstream.pool_key import PoolConfig
+from seamgate.upstream.pool_queue import FairQueue, Waiter
 from seamgate.upstream.session import Session
 from seamgate.upstream.session2 import SessionStream
 from support.sessions import HeldOpener, lose
@@ -31,7 +32,7 @@ GUEST = Guest("g", group="x")
 
 def make(**settings: Any) -> tuple[SessionPool, HeldOpener]:
     opener = HeldOpener()
-    return SessionPool(opener, PoolConfig(**settings), response_timeout_s=900.0), opener
+    return SessionPool(opener, PoolConfig(**{"guest_share": 1.0, **settings}), response_timeout_s=900.0), opener
 
 
 async def turn() -> None:
@@ -367,6 +368,129 @@ async def test_preconnect_opens_one_and_only_where_none_is() -> None:
     assert pool.counts == (1, 0, 0)
 
 
+# -- guests beside each other ------------------------------------------------------------------------------------------
+
+FLOOD, QUIET, THIRD = (Guest(name, group="x") for name in ("flood", "quiet", "third"))
+
+
+async def test_guests_take_turns() -> None:
+    """Who asked a hundred times before the others gets one in turn, not a hundred; each guest's own in order."""
+    pool, opener = make(sessions_per_origin=1)
+    first = Asked(pool, guest=FLOOD)
+    await turn()
+    opener.under_way[0].finish()
+    await got(first)
+    flood = [Asked(pool, guest=FLOOD) for _ in range(100)]
+    await turn()
+    quiet, third = [Asked(pool, guest=QUIET) for _ in range(2)], [Asked(pool, guest=THIRD)]
+    await turn()
+    served, holder = [], first
+    for _ in range(6):
+        holder.release()
+        await turn()
+        (holder,) = [each for each in (*flood, *quiet, *third) if each.session is not None]
+        served.append(holder)
+    assert served == [quiet[0], third[0], flood[0], quiet[1], flood[1], flood[2]]
+    for each in flood:
+        if not each.over:
+            each.leave()
+    await turn()
+
+
+async def test_the_queue_goes_round() -> None:
+    """By guests, then by arrival; who can't use the address, or gave up, is passed over and loses no turn."""
+    queue, loop = FairQueue(), asyncio.get_running_loop()
+
+    def add(guest: str, address: str = ONE) -> Waiter:
+        waiter = Waiter(guest, (address,), loop.create_future())
+        queue.add(waiter)
+        return waiter
+
+    first, second, other = add("flood"), add("flood"), add("flood", TWO)
+    quiet, third = add("quiet"), add("third", TWO)
+    assert list(queue) == [first, second, other, quiet, third]
+    order = []
+    for address in (ONE, ONE, TWO, ONE, TWO, ONE):
+        waiter = queue.first(address)
+        order.append(waiter)
+        if waiter is not None:
+            queue.take(waiter)
+    assert order == [first, quiet, third, second, other, None]
+    gone = add("flood")
+    gone.future.cancel()
+    assert queue.first() is None and len(queue) == 1
+    queue.remove(gone)
+    queue.remove(gone)
+    assert len(queue) == 0 and list(queue) == []
+
+
+async def test_one_guest_never_has_everything() -> None:
+    """Of four sessions a flood gets three, with hundreds of requests waiting; the next guest is served at once."""
+    pool, opener = make(sessions_per_origin=4, guest_share=0.75)
+    flood = [Asked(pool, guest=FLOOD) for _ in range(300)]
+    await turn()
+    assert len(opener.under_way) == 3
+    for opening in [*opener.under_way]:
+        opening.finish()
+    await turn()
+    assert pool.counts == (3, 0, 297)
+    quiet = Asked(pool, guest=QUIET)
+    await turn()
+    opener.under_way[0].finish()
+    await got(quiet)
+    flood[0].release()
+    await turn()
+    assert [each.session is not None for each in flood[:5]] == [False, True, True, True, False]
+    quiet.release()
+    await turn()
+    assert pool.counts == (3, 1, 296)
+    for each in flood:
+        if not each.over:
+            each.leave()
+    await turn()
+    assert pool.counts == (3, 1, 0)
+
+
+async def test_a_share_ends_with_its_time() -> None:
+    """Who waits behind its own requests waits no longer than any other, and then hears that it is its own share."""
+    pool, opener = make(sessions_per_origin=2, guest_share=0.5, queue_timeout_s=0.01)
+    first, second = Asked(pool, guest=FLOOD), Asked(pool, guest=FLOOD)
+    await turn()
+    opener.under_way[0].finish()
+    await got(first)
+    assert second.task is not None
+    await second.task
+    assert isinstance(second.error, UpstreamError)
+    assert (second.error.reason, "share" in second.error.message) == (Reason.UPSTREAM_BUSY, True)
+    first.release()
+    await turn()
+    assert Asked(pool, guest=FLOOD).session is not None
+
+
+async def test_a_failed_connection_gives_the_share_back() -> None:
+    """As often as it fails, the next request of the guest may try."""
+    pool, opener = make(sessions_per_origin=2, guest_share=0.5)
+    asked = [Asked(pool, guest=FLOOD) for _ in range(3)]
+    for each in asked:
+        await turn()
+        assert len(opener.under_way) == 1
+        opener.under_way[0].fail(ConnectFailed("no"))
+        await turn()
+        assert isinstance(each.error, ConnectFailed)
+
+
+async def test_a_guest_that_shares_with_nobody_has_all() -> None:
+    """With isolation by guest there is nobody to leave something for."""
+    pool, opener = make(sessions_per_origin=4, guest_share=0.5, isolation="guest")
+    for _ in range(4):
+        Asked(pool, guest=FLOOD)
+    await turn()
+    assert len(opener.under_way) == 4
+    for opening in [*opener.under_way]:
+        opening.finish()
+    await turn()
+
+
 # -- any order of events -----------------------------------------------------------------------------------------------
 
 KEYS = st.tuples(st.sampled_from([TARGET, OTHER]), st.sampled_from(["x", "y"]), st.sampled_from([1, 2]))
@@ -389,9 +513,10 @@ GUESTS = {group: Guest(f"g{group}", group=group) for group in ("x", "y")}
 class Simulation:
     """Plays events against a pool and holds it to its rules after each."""
 
-    def __init__(self) -> None:
-        self.pool, self.opener = make(sessions_per_origin=LIMIT)
+    def __init__(self, share: float) -> None:
+        self.pool, self.opener = make(sessions_per_origin=LIMIT, guest_share=share)
         self.asked: list[Asked] = []
+        self.share = max(1, int(LIMIT * share))
 
     async def play(self, event: tuple[Any, ...]) -> None:
         kind, *rest = event
@@ -401,7 +526,8 @@ class Simulation:
 
     def ask(self, key: tuple[Target, str, int], addresses: tuple[str, ...]) -> None:
         target, group, generation = key
-        self.asked.append(Asked(self.pool, target, addresses, GUESTS[group], generation))
+        guest = Guest(f"g{group}{len(self.asked) % 3}", group=group)
+        self.asked.append(Asked(self.pool, target, addresses, guest, generation))
 
     def ask_and_leave(self, key: tuple[Target, str, int], addresses: tuple[str, ...]) -> None:
         self.ask(key, addresses)
@@ -464,7 +590,11 @@ class Simulation:
             under_way = [opening for opening in self.opener.under_way if opening.target == target]
             assert mine.count(target) + len(under_way) <= LIMIT * 4, "more than the limit of all its keys"
         for bucket in self.pool._buckets.values():
-            waiting = [addresses for addresses, future in bucket.waiters if not future.done()]
+            held = bucket.shares._held
+            assert all(0 < count <= self.share for count in held.values()), "more than a guest's share"
+            for guest, gate in bucket.shares._gates.items():
+                assert held.get(guest) == self.share or all(each.done() for each in gate), "held back below its share"
+            waiting = [waiter for waiter in bucket.waiters if not waiter.future.done()]
             if waiting:
                 assert len(bucket) == LIMIT, "somebody waits though there is room"
                 assert not bucket.idle, "somebody waits beside an idle session"
@@ -482,17 +612,20 @@ class Simulation:
             asked.release()
         await turn()
         assert self.pool.counts[0] == 0 and self.pool.counts[2] == 0
+        assert not any(bucket.shares or bucket.shares.waiting for bucket in self.pool._buckets.values()), (
+            "a claim stays"
+        )
         self.pool.close()
         await turn()
         assert self.opener.open == [], "a session is open that the pool does not know"
 
 
-@given(events=st.lists(EVENTS, max_size=25))
-def test_any_order_of_events(events: list[tuple[Any, ...]]) -> None:
-    """Whatever happens in whatever order: the limit holds, keys and addresses are kept apart, everybody is served."""
+@given(events=st.lists(EVENTS, max_size=25), share=st.sampled_from([0.5, 1.0]))
+def test_any_order_of_events(events: list[tuple[Any, ...]], share: float) -> None:
+    """Whatever happens in whatever order: limits and shares hold, keys and addresses are kept apart, all are served."""
 
     async def scenario() -> None:
-        simulation = Simulation()
+        simulation = Simulation(share)
         for event in events:
             await simulation.play(event)
         await simulation.finish()
