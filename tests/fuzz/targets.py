@@ -26,7 +26,7 @@ from seamgate.credentials.config import CredentialConfig
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.redaction import RedactionSet, Redactor
 from seamgate.credentials.scanner import RequestScanner
-from seamgate.entry.dns_service import build_answer, read_query
+from seamgate.entry.dns_query import build_answer, read_query
 from seamgate.errors import AuditError, ConfigError, GuestProtocolError, ProtocolError, TargetError
 from seamgate.flow import BodyState, Guest, Request
 from seamgate.paths import canonical_path, check_query

@@ -6,7 +6,6 @@ Opening is in the test's hand, so every order of events can be had without a clo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -15,82 +14,9 @@ from hypothesis import strategies as st
 
 from seamgate.errors import ConnectFailed, Reason, UpstreamError
 from seamgate.flow import Guest, Target
-from seamgate.tasks import spawn
 from seamgate.upstream import pool as pool_module
-from seamgate.upstream.pool import Lent, SessionPool
-from seamgate.upstream.pool_key import PoolConfig
-from seamgate.upstream.pool_queue import FairQueue, Waiter
-from seamgate.upstream.session import Session
-from seamgate.upstream.session2 import SessionStream
-from support.sessions import HeldOpener, lose
-
-TARGET = Target("https", "a.test", 443)
-OTHER = Target("https", "b.test", 443)
-ONE, TWO = "192.0.2.1", "192.0.2.2"
-GUEST = Guest("g", group="x")
-
-
-def make(**settings: Any) -> tuple[SessionPool, HeldOpener]:
-    opener = HeldOpener()
-    return SessionPool(opener, PoolConfig(**{"guest_share": 1.0, **settings}), response_timeout_s=900.0), opener
-
-
-async def turn() -> None:
-    """Let everything that is ready run."""
-    for _ in range(8):
-        await asyncio.sleep(0)
-
-
-class Asked:
-    """One acquire, as an exchange does it: at once, or by a task that it may cancel."""
-
-    def __init__(
-        self,
-        pool: SessionPool,
-        target: Target = TARGET,
-        addresses: tuple[str, ...] = (ONE,),
-        guest: Guest = GUEST,
-        generation: int = 1,
-    ) -> None:
-        self.key = (target, guest.group, generation)
-        self.addresses = addresses
-        self.session: Session | None = None
-        self.error: BaseException | None = None
-        found = pool.acquire(target, addresses, guest, generation)
-        self.task: asyncio.Task[Any] | None = None
-        if isinstance(found, Session):
-            self.session = found
-        else:
-            assert not isinstance(found, SessionStream)
-            self.task = spawn(self._wait(found), name="asked")
-
-    async def _wait(self, found: Awaitable[Lent]) -> None:
-        try:
-            session = await found
-            assert isinstance(session, Session)
-            self.session = session
-        except UpstreamError as error:
-            self.error = error
-
-    def leave(self) -> None:
-        """Give up, as an exchange does: once its task has begun."""
-        assert self.task is not None
-        asyncio.get_running_loop().call_soon(self.task.cancel)
-
-    @property
-    def over(self) -> bool:
-        return self.task is None or self.task.done()
-
-    def release(self, *, reusable: bool = True) -> None:
-        assert self.session is not None
-        session, self.session = self.session, None
-        session.release(reusable=reusable)
-
-
-async def got(asked: Asked) -> Session:
-    await turn()
-    assert asked.session is not None, (asked.error, asked.task)
-    return asked.session
+from support.pool import GUEST, ONE, OTHER, TARGET, TWO, Asked, got, make, turn
+from support.sessions import lose
 
 
 async def test_a_session_comes_back_and_is_used_again() -> None:
@@ -368,129 +294,6 @@ async def test_preconnect_opens_one_and_only_where_none_is() -> None:
     assert pool.counts == (1, 0, 0)
 
 
-# -- guests beside each other ------------------------------------------------------------------------------------------
-
-FLOOD, QUIET, THIRD = (Guest(name, group="x") for name in ("flood", "quiet", "third"))
-
-
-async def test_guests_take_turns() -> None:
-    """Who asked a hundred times before the others gets one in turn, not a hundred; each guest's own in order."""
-    pool, opener = make(sessions_per_origin=1)
-    first = Asked(pool, guest=FLOOD)
-    await turn()
-    opener.under_way[0].finish()
-    await got(first)
-    flood = [Asked(pool, guest=FLOOD) for _ in range(100)]
-    await turn()
-    quiet, third = [Asked(pool, guest=QUIET) for _ in range(2)], [Asked(pool, guest=THIRD)]
-    await turn()
-    served, holder = [], first
-    for _ in range(6):
-        holder.release()
-        await turn()
-        (holder,) = [each for each in (*flood, *quiet, *third) if each.session is not None]
-        served.append(holder)
-    assert served == [quiet[0], third[0], flood[0], quiet[1], flood[1], flood[2]]
-    for each in flood:
-        if not each.over:
-            each.leave()
-    await turn()
-
-
-async def test_the_queue_goes_round() -> None:
-    """By guests, then by arrival; who can't use the address, or gave up, is passed over and loses no turn."""
-    queue, loop = FairQueue(), asyncio.get_running_loop()
-
-    def add(guest: str, address: str = ONE) -> Waiter:
-        waiter = Waiter(guest, (address,), loop.create_future())
-        queue.add(waiter)
-        return waiter
-
-    first, second, other = add("flood"), add("flood"), add("flood", TWO)
-    quiet, third = add("quiet"), add("third", TWO)
-    assert list(queue) == [first, second, other, quiet, third]
-    order = []
-    for address in (ONE, ONE, TWO, ONE, TWO, ONE):
-        waiter = queue.first(address)
-        order.append(waiter)
-        if waiter is not None:
-            queue.take(waiter)
-    assert order == [first, quiet, third, second, other, None]
-    gone = add("flood")
-    gone.future.cancel()
-    assert queue.first() is None and len(queue) == 1
-    queue.remove(gone)
-    queue.remove(gone)
-    assert len(queue) == 0 and list(queue) == []
-
-
-async def test_one_guest_never_has_everything() -> None:
-    """Of four sessions a flood gets three, with hundreds of requests waiting; the next guest is served at once."""
-    pool, opener = make(sessions_per_origin=4, guest_share=0.75)
-    flood = [Asked(pool, guest=FLOOD) for _ in range(300)]
-    await turn()
-    assert len(opener.under_way) == 3
-    for opening in [*opener.under_way]:
-        opening.finish()
-    await turn()
-    assert pool.counts == (3, 0, 297)
-    quiet = Asked(pool, guest=QUIET)
-    await turn()
-    opener.under_way[0].finish()
-    await got(quiet)
-    flood[0].release()
-    await turn()
-    assert [each.session is not None for each in flood[:5]] == [False, True, True, True, False]
-    quiet.release()
-    await turn()
-    assert pool.counts == (3, 1, 296)
-    for each in flood:
-        if not each.over:
-            each.leave()
-    await turn()
-    assert pool.counts == (3, 1, 0)
-
-
-async def test_a_share_ends_with_its_time() -> None:
-    """Who waits behind its own requests waits no longer than any other, and then hears that it is its own share."""
-    pool, opener = make(sessions_per_origin=2, guest_share=0.5, queue_timeout_s=0.01)
-    first, second = Asked(pool, guest=FLOOD), Asked(pool, guest=FLOOD)
-    await turn()
-    opener.under_way[0].finish()
-    await got(first)
-    assert second.task is not None
-    await second.task
-    assert isinstance(second.error, UpstreamError)
-    assert (second.error.reason, "share" in second.error.message) == (Reason.UPSTREAM_BUSY, True)
-    first.release()
-    await turn()
-    assert Asked(pool, guest=FLOOD).session is not None
-
-
-async def test_a_failed_connection_gives_the_share_back() -> None:
-    """As often as it fails, the next request of the guest may try."""
-    pool, opener = make(sessions_per_origin=2, guest_share=0.5)
-    asked = [Asked(pool, guest=FLOOD) for _ in range(3)]
-    for each in asked:
-        await turn()
-        assert len(opener.under_way) == 1
-        opener.under_way[0].fail(ConnectFailed("no"))
-        await turn()
-        assert isinstance(each.error, ConnectFailed)
-
-
-async def test_a_guest_that_shares_with_nobody_has_all() -> None:
-    """With isolation by guest there is nobody to leave something for."""
-    pool, opener = make(sessions_per_origin=4, guest_share=0.5, isolation="guest")
-    for _ in range(4):
-        Asked(pool, guest=FLOOD)
-    await turn()
-    assert len(opener.under_way) == 4
-    for opening in [*opener.under_way]:
-        opening.finish()
-    await turn()
-
-
 # -- any order of events -----------------------------------------------------------------------------------------------
 
 KEYS = st.tuples(st.sampled_from([TARGET, OTHER]), st.sampled_from(["x", "y"]), st.sampled_from([1, 2]))
@@ -590,10 +393,10 @@ class Simulation:
             under_way = [opening for opening in self.opener.under_way if opening.target == target]
             assert mine.count(target) + len(under_way) <= LIMIT * 4, "more than the limit of all its keys"
         for bucket in self.pool._buckets.values():
-            held = bucket.shares._held
-            assert all(0 < count <= self.share for count in held.values()), "more than a guest's share"
-            for guest, gate in bucket.shares._gates.items():
-                assert held.get(guest) == self.share or all(each.done() for each in gate), "held back below its share"
+            counts = bucket.shares._held
+            assert all(0 < count <= self.share for count in counts.values()), "more than a guest's share"
+            for name, gate in bucket.shares._gates.items():
+                assert counts.get(name) == self.share or all(each.done() for each in gate), "held back below its share"
             waiting = [waiter for waiter in bucket.waiters if not waiter.future.done()]
             if waiting:
                 assert len(bucket) == LIMIT, "somebody waits though there is room"
