@@ -24,7 +24,20 @@ def test_agents_call_through_the_gateway(host: Host, template: Loaded, tmp_path:
     """Every call of every agent reaches the upstream with the real key and the audit log; all six numbers are told."""
     assert template.meta.name == "test"
     svg = tmp_path / "h.svg"
-    command = ["bench", "--template", "test", "--guests", "4", "--calls", "2", "--svg", str(svg), "--json"]
+    command = [
+        "bench",
+        "--template",
+        "test",
+        "--guests",
+        "4",
+        "--calls",
+        "2",
+        "--idle",
+        "0",
+        "--svg",
+        str(svg),
+        "--json",
+    ]
     result = CliRunner().invoke(vm, command)
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)

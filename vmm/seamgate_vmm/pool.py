@@ -139,6 +139,7 @@ class Pool:
         self._control: Channel | None = None
         self._workers: list[_WorkerLink] = []
         self._numbers = itertools.count(1)
+        self._turn = 0  # which worker got the last guest
         self.python = ""
         self.tier = ""
 
@@ -271,7 +272,10 @@ class Pool:
         return sum(await asyncio.gather(*asked))
 
     def _worker_with_room(self) -> _WorkerLink:
-        for worker in self._workers:
+        """Return the next worker in turn that has room: guests that start together start side by side."""
+        for _ in range(len(self._workers)):
+            self._turn = (self._turn + 1) % len(self._workers)
+            worker = self._workers[self._turn]
             if len(worker.guests) < self._per_worker:
                 return worker
         return self._spawn()

@@ -192,11 +192,11 @@ class _Progress:
             click.echo("", err=True)
 
 
-async def run_bench(template: Path, guests: int, calls: int, progress: Any) -> BenchReport:
+async def run_bench(template: Path, guests: int, calls: int, progress: Any, idle_s: float) -> BenchReport:
     """Measure. Raises: VmmError, PrerequisiteMissing."""
     with tempfile.TemporaryDirectory(prefix="seamgate-bench-") as folder:
         async with Ground(Path(folder)) as ground:
-            measured: Measured = await measure(template, guests, calls, ground.seam(), progress)
+            measured: Measured = await measure(template, guests, calls, ground.seam(), progress, idle_s)
             return BenchReport(measured, await ground.counted())
 
 
@@ -204,15 +204,17 @@ async def run_bench(template: Path, guests: int, calls: int, progress: Any) -> B
 @click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True, help="Restore this template.")
 @click.option("--guests", default=1500, show_default=True, type=click.IntRange(1, 10_000), help="How many at once.")
 @click.option("--calls", default=4, show_default=True, type=click.IntRange(1, 1000), help="HTTPS calls of each guest.")
+@click.option("--idle", "idle_s", default=20.0, show_default=True, type=click.FloatRange(0, 3600), help="Seconds that "
+              "all agents wait, once up, before they call.")  # fmt: skip
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write the histograms here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @exit_codes
-def bench(name: str, guests: int, calls: int, svg: Path | None, as_json: bool) -> None:
+def bench(name: str, guests: int, calls: int, idle_s: float, svg: Path | None, as_json: bool) -> None:
     """Run agents that all call an LLM API through a gateway. Prints six numbers beside their goals."""
     configure_logging("console", "error")
     progress = _Progress()
     try:
-        report = uvloop.run(run_bench(ensure_template(name), guests, calls, progress))
+        report = uvloop.run(run_bench(ensure_template(name), guests, calls, progress, idle_s))
     finally:
         progress.end()
     if svg is not None:

@@ -209,10 +209,10 @@ class _Run:
         progress("agents one by one", count, count)
 
     async def crowd(
-        self, count: int, calls: int, measured: Measured, memory: PhysicalMemory, progress: Progress
+        self, count: int, calls: int, measured: Measured, memory: PhysicalMemory, progress: Progress, idle_s: float
     ) -> None:
         """Dispatch all; when all are up, let them make their calls at once."""
-        begin, start = time.time() + 2.0 + count / _STARTS_PER_S, time.perf_counter()
+        begin, start = time.time() + 1.0 + idle_s + count / _STARTS_PER_S, time.perf_counter()
         crowd = []
         for _ in range(count):
             crowd.append(await self.dispatch(calls, begin))
@@ -265,8 +265,11 @@ class _Run:
         measured.cpu_ms_per_guest = sum(o.cpu_s for o in outcomes) / len(crowd) * 1e3
 
 
-async def measure(template: Path, guests: int, calls: int, seam: Seam, progress: Progress) -> Measured:
-    """See the module. guests: how many at once. calls: HTTPS calls of each.
+async def measure(
+    template: Path, guests: int, calls: int, seam: Seam, progress: Progress, idle_s: float = 0.0
+) -> Measured:
+    """See the module. guests: how many at once. calls: HTTPS calls of each. idle_s: how long all wait, once up,
+    before they call: after 15 s a guest gives back what it has not changed.
 
     Raises: VmmError if machines cannot be made; TimeoutError if an agent that is alone does not report.
     """
@@ -284,7 +287,7 @@ async def measure(template: Path, guests: int, calls: int, seam: Seam, progress:
                 measured.warm_bytes = memory.used() // guests
                 run = _Run(pool, seam, reports)
                 await run.one_by_one(min(PACED, guests), measured, progress)
-                await run.crowd(guests, calls, measured, memory, progress)
+                await run.crowd(guests, calls, measured, memory, progress, idle_s)
                 measured.workers, measured.tier = pool.worker_count, pool.tier
             finally:
                 reports.close()
