@@ -29,7 +29,7 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.redaction import RedactionSet, Redactor
 from seamgate.credentials.scanner import RequestScanner
 from seamgate.credentials.secret import Secret
-from seamgate.credentials.sources import Source, open_source
+from seamgate.credentials.sources import Source, open_source, secret_variables
 from seamgate.errors import ConfigError
 from seamgate.headers import Headers
 
@@ -40,14 +40,6 @@ _HOSTS_REMEMBERED = 4096
 class _HasCredentials(Protocol):
     @property
     def credentials(self) -> Mapping[str, CredentialConfig]: ...
-
-
-def _secret_variables(config: _HasCredentials) -> frozenset[str]:
-    """Return the names of the environment variables that hold secrets: of credentials, and of guests' tokens."""
-    names = [each.source.env for each in config.credentials.values()]
-    guests: Mapping[str, Any] = getattr(config, "guests", {})
-    names += [guest.token.env for guest in guests.values() if guest.token is not None]
-    return frozenset(name for name in names if name)
 
 
 class _Context(Protocol):
@@ -104,7 +96,7 @@ class CredentialsPlugin:
         configs = context.config.credentials
         check_credentials(configs)
         self.placeholders = PlaceholderIndex(configs)
-        hidden = _secret_variables(context.config)
+        hidden = secret_variables(configs, getattr(context.config, "guests", {}))
         self._credentials = {
             name: _Credential(name, config, self.placeholders, hidden) for name, config in configs.items()
         }

@@ -32,6 +32,26 @@ def test_it_starts_serves_and_stops(folder: Path) -> None:
     assert verified.returncode == 0
 
 
+def test_the_doctor_knows_the_gateway_that_it_is_asked_about(folder: Path) -> None:
+    """A port that the user's own running gateway holds is as it should be; once it is gone, it is free."""
+    with Running("serve", home=folder) as gateway:
+        port = _port(gateway.wait_for('"start"'))
+        config = folder / "seamgate.yaml"
+        config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+
+        def told() -> list[str]:
+            done = seamgate("doctor", "-c", str(config), "--json", home=folder)
+            findings = json.loads(done.stdout)["findings"]
+            return [each["level"] + " " + each["message"] for each in findings if each["check"] == "ports"]
+
+        assert told() == [
+            f"ok 127.0.0.1 port {port}: your own running gateway holds it (process {gateway.process.pid})"
+        ]
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.ended() == 0
+        assert told() == [f"ok 127.0.0.1 port {port} is free"]
+
+
 def test_a_reload_takes_the_new_policy(folder: Path) -> None:
     """SIGHUP judges by the new file; what can't be reloaded is named."""
     with Running("serve", home=folder) as gateway:

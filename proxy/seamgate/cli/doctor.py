@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import errno
 import importlib.metadata
 import json
 import os
 import re
 import resource
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +27,14 @@ import click
 import msgspec
 
 from seamgate.ca.store import CaFiles, default_directory, load_ca
+from seamgate.cli.doctor_gateway import check_credentials, check_ports
+from seamgate.cli.findings import Finding, Level, Setting
 from seamgate.config import load_config, split_listen
 from seamgate.entry.netns.launcher import TRY
 from seamgate.errors import ConfigError, SeamgateError, TargetError
 from seamgate.observe.logging import configure_logging
 from seamgate.upstream import dns_message
-from seamgate.upstream.resolver import DnsConfig, Server, exchange_udp, load_system_names
+from seamgate.upstream.resolver import Server, exchange_udp, load_system_names
 from seamgate.upstream.tls import TlsProfile, build_context
 
 if TYPE_CHECKING:
@@ -46,50 +45,6 @@ _PROBE_S = 2.0
 _CLIENT_S = 10.0
 _ENOUGH_FILES = 4096
 _SOON = datetime.timedelta(days=30)
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    WARN = "warn"
-    """Something is missing that only some uses need."""
-    FAIL = "fail"
-    """The gateway can't work like this."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One line of the report.
-
-    Attributes:
-        check: what was looked at.
-        level: how bad it is.
-        message: what was found.
-        advice: what to do; "" if there is nothing to do.
-    """
-
-    check: str
-    level: Level
-    message: str
-    advice: str = ""
-
-
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks look at.
-
-    Attributes:
-        ca_dir: folder of the CA.
-        audit_dir: folder of the journal; None: not checked.
-        listen: (address, port) of listeners to be; empty: not checked.
-        dns: the section `dns`.
-        names_clients: whether clients are listed.
-    """
-
-    ca_dir: Path
-    audit_dir: Path | None = None
-    listen: tuple[tuple[str, int], ...] = ()
-    dns: DnsConfig = DnsConfig()
-    names_clients: bool = True
 
 
 def check_python(_: Setting) -> Finding:
@@ -212,22 +167,6 @@ def check_audit(setting: Setting) -> Iterable[Finding]:
         yield Finding("audit", Level.WARN, f"only {free_mib} MiB are free for {folder}", advice)
     else:
         yield Finding("audit", Level.OK, f"{folder}, {free_mib >> 10} GiB free")
-
-
-def check_ports(setting: Setting) -> Iterable[Finding]:
-    """The listeners' ports are free."""
-    for address, port in setting.listen:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((address, port))
-        except OSError as exc:
-            taken = exc.errno == errno.EADDRINUSE
-            advice = "stop what listens there, or listen elsewhere" if taken else "listen on another address or port"
-            yield Finding("ports", Level.FAIL, f"{address} port {port}: {exc.strerror}", advice)
-        else:
-            yield Finding("ports", Level.OK, f"{address} port {port} is free")
 
 
 def check_files(_: Setting) -> Finding:
@@ -362,6 +301,7 @@ CHECKS: tuple[Check, ...] = (
     check_resolver,
     check_ca,
     check_audit,
+    check_credentials,
     check_ports,
     check_files,
     check_kvm,
@@ -462,12 +402,13 @@ def setting_of(path: Path) -> Setting:
         ConfigError: it can't be used.
     """
     config = load_config(path)
-    entries = (config.entries.proxy, config.entries.base_url)
+    entries = (config.entries.proxy, config.entries.base_url, config.entries.socks5)
     return Setting(
         ca_dir=config.base / Path(config.ca.dir).expanduser() if config.ca.dir else default_directory(),
         audit_dir=config.audit.file.parent,
         listen=tuple(split_listen(entry.listen) for entry in entries if entry is not None),
         dns=config.dns,
+        config=config,
     )
 
 

@@ -41,7 +41,7 @@ from seamgate.observe.logging import LEVELS, configure_logging
     help="How the program is kept from everything but the gateway; auto takes the strongest.",
 )
 @click.option("--template", default="", metavar="NAME", help="Of kvm: restore this template. [default: made by itself]")
-@click.option("--audit", "audit_path", type=click.Path(path_type=Path), help="Write the journal here.")
+@click.option("--audit", "audit_path", type=click.Path(path_type=Path), help="Write the journal here. [default: runs/DATE-PID.jsonl]")
 @click.option("--summary/--no-summary", default=None, help="Say at the end what was denied. [default: on a terminal]")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -66,6 +66,9 @@ def run(
 
     The program gets the variables that make clients use the gateway and trust its CA (in a microVM it needs none), and
     placeholders where the gateway's environment holds credentials. Exit code: the program's own.
+
+    Each run has a journal of its own, `runs/DATE-PID.jsonl` beside the journal that the configuration names (without
+    one, in the user's state directory): read it with `seamgate audit tail PATH`.
     """
     talkative = sys.stderr.isatty() if summary is None else summary
     configure_logging("auto", log_level, color=context.color)

@@ -14,11 +14,11 @@ import shutil
 import signal
 import stat
 from collections.abc import Callable, Collection, Mapping
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import structlog
 
-from seamgate.credentials.config import SourceConfig
+from seamgate.credentials.config import CredentialConfig, SourceConfig
 from seamgate.credentials.secret import MAX_SIZE_BYTES, Secret
 from seamgate.errors import ConfigError, CredentialError
 from seamgate.tasks import spawn
@@ -86,6 +86,13 @@ def open_source(
     if config.file is not None:
         return FileSource(name, config.file, monotonic)
     return CommandSource(name, config, monotonic, _without_secrets(environ, secret_variables))
+
+
+def secret_variables(credentials: Mapping[str, CredentialConfig], guests: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the environment variables that hold secrets: of credentials, and of guests' tokens."""
+    names = [each.source.env for each in credentials.values()]
+    names += [guest.token.env for guest in guests.values() if guest.token is not None]
+    return frozenset(name for name in names if name)
 
 
 def _without_secrets(environ: Mapping[str, str], secret_variables: Collection[str]) -> dict[str, str]:

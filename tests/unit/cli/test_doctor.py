@@ -8,13 +8,18 @@ import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from seamgate.audit.config import AuditConfig
+from seamgate.audit.journal import Journal
 from seamgate.ca.store import init_ca
-from seamgate.cli import doctor
-from seamgate.cli.doctor import Finding, Level, Setting, examine, render
+from seamgate.cli import doctor, doctor_gateway
+from seamgate.cli.doctor import examine, render
+from seamgate.cli.findings import Finding, Level, Setting
+from seamgate.config import Config
 from seamgate.upstream.resolver import DnsConfig
 from seamgate_vmm.host import open_host
 
@@ -84,9 +89,61 @@ def test_ports(tmp_path: Path) -> None:
     """A free port is fine, a taken one is a failure that says so."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        finding = only(doctor.check_ports(setting(tmp_path, listen=(("127.0.0.1", port),))))
+        finding = only(doctor_gateway.check_ports(setting(tmp_path, listen=(("127.0.0.1", port),))))
         assert (finding.level, "in use" in finding.message) == (Level.FAIL, True)
-    assert only(doctor.check_ports(setting(tmp_path, listen=(("127.0.0.1", port),)))).level is Level.OK
+    assert only(doctor_gateway.check_ports(setting(tmp_path, listen=(("127.0.0.1", port),)))).level is Level.OK
+
+
+def test_a_port_that_the_own_gateway_holds_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway hides what it has open; that it writes the journal of this configuration tells that it runs."""
+    config = Config(audit=AuditConfig(path=str(tmp_path / "audit.jsonl")), base=tmp_path)
+    monkeypatch.setattr(doctor_gateway, "_holders", lambda port: iter(()))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        here = setting(tmp_path, listen=(("127.0.0.1", taken.getsockname()[1]),), config=config)
+        assert only(doctor_gateway.check_ports(here)).level is Level.FAIL
+        journal = Journal(config.audit)
+        finding = only(doctor_gateway.check_ports(here))
+        journal.close()
+        assert (finding.level, "your own gateway is running" in finding.message) == (Level.OK, True)
+        assert only(doctor_gateway.check_ports(here)).level is Level.FAIL
+
+
+SECRET = "doctor-5ecret-value"
+SOURCES: dict[str, tuple[dict[str, Any], Level, str]] = {
+    "env": ({"env": "DOCTOR_KEY"}, Level.OK, "the variable DOCTOR_KEY gives a value"),
+    "no env": ({"env": "DOCTOR_NONE"}, Level.WARN, "the environment variable DOCTOR_NONE is not set here"),
+    "file": ({"file": "key"}, Level.OK, "gives a value"),
+    "open file": ({"file": "open"}, Level.WARN, "is open to other users"),
+    "no file": ({"file": "none"}, Level.FAIL, "can't be read: No such file"),
+    "command": ({"command": ["cat", "key"]}, Level.OK, "the command cat gives a value"),
+    "bad command": ({"command": ["false"]}, Level.FAIL, "its command gave no value"),
+    "no command": ({"command": ["no-such-program"]}, Level.FAIL, "is not found or not executable"),
+}
+
+
+@pytest.mark.parametrize("what", SOURCES)
+def test_credentials_are_looked_up(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source is asked as the gateway would ask it; what it gives is shown nowhere."""
+    monkeypatch.setenv("DOCTOR_KEY", SECRET)
+    for name, mode in (("key", 0o600), ("open", 0o644)):
+        (tmp_path / name).write_text(SECRET)
+        (tmp_path / name).chmod(mode)
+    source, level, message = SOURCES[what]
+    source = {key: [*value[:-1], str(tmp_path / value[-1])] if value == ["cat", "key"] else value
+              for key, value in source.items()}  # fmt: skip
+    config = {
+        "entries": {"proxy": {"listen": "127.0.0.1:0"}},
+        "guests": {"g": {"token": {"env": "DOCTOR_KEY"}}, "h": {"token": {"env": "DOCTOR_NONE"}}},
+        "policies": ["p.yaml"],
+        "credentials": {"key": {"source": source, "inject": {"header": "x-key"}, "hosts": ["a.test"]}},
+    }
+    (tmp_path / "seamgate.yaml").write_text(json.dumps(config))
+    found = list(doctor_gateway.check_credentials(doctor.setting_of(tmp_path / "seamgate.yaml")))
+    assert [each.check for each in found] == ["credential key", "guest g", "guest h"]
+    assert (found[0].level, message in found[0].message) == (level, True), found[0]
+    assert [each.level for each in found[1:]] == [Level.OK, Level.WARN]
+    assert SECRET not in repr(found)
+    assert all(each.advice for each in found if each.level is not Level.OK)
 
 
 def test_dead_and_missing_resolvers_are_warnings(tmp_path: Path) -> None:
