@@ -208,6 +208,18 @@ void ring_awake(void)
         store(&RING->guest_sleeping, 0);
 }
 
+/* Ends what is open: the ring that it is on will not be there any more. */
+void ring_end_streams(void)
+{
+    ring_poll();
+    for (u32 i = 0; i < RING_STREAMS; i++)
+        if (streams[i].file && streams[i].state == STREAM_OPEN) {
+            stream_die(&streams[i], ECONNRESET_);
+            file_changed(streams[i].file);
+        }
+    wants_room = 0;
+}
+
 /* Sleeps for a moment in which the host may take frames. */
 void ring_wait_for_room(void)
 {

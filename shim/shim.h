@@ -177,6 +177,7 @@ void ring_poll(void);
 int ring_may_wake(void);
 int ring_sleep(void);
 void ring_awake(void);
+void ring_end_streams(void);
 i64 sys_socket(u64 family, u64 type, u64 protocol);
 i64 sys_connect(struct thread *t, u64 fd, u64 address, u64 length);
 i64 sys_sendto(struct thread *t, u64 fd, u64 data, u64 length, u64 flags, u64 address, u64 address_length);

@@ -111,24 +111,40 @@ static void find_fpu(void)
     fpu_mask = low & 0xe7;
 }
 
-/* Returns what the host answers at the template's rendezvous. Between question and answer the guest may have become
- * another one on another processor, so that all of its state is in memory meanwhile. */
-i64 rendezvous(u64 address, u64 length)
+/* Asks the host for what may be answered on another processor, to another guest even: all state of the processor is in
+ * memory meanwhile, and what the shim knows of its host is read again if this is not the machine that asked. */
+static i64 ask_elsewhere(u64 op, u64 address, u64 length)
 {
+    u64 generation = PARAMS->generation;
     current->fs_base = fs_base();
     fpu_save(current->fpu);
-    i64 result = host(HOST_CONTROL_READ, address, length, 0, 0, 0, 0);
+    i64 result = host(op, address, length, 0, 0, 0, 0);
     find_fpu();
     *(u64 *)(current->fpu + 512) &= fpu_mask; /* xrstor refuses components that this processor lacks */
     fpu_load(current->fpu);
     set_fs_base(current->fs_base);
+    running_since = now_ns();
+    if (PARAMS->generation == generation)
+        return result;
     yields_seen = PARAMS->yield_seq;
     for (u32 i = 0; i < HOST_SIGNALS; i++)
         signals_seen[i] = PARAMS->signals[i];
     memory_refresh();
     input_refresh();
-    running_since = now_ns();
+    io_events++; /* what a thread waits for may be otherwise here */
     return result;
+}
+
+/* Returns what the host answers at the template's rendezvous. */
+i64 rendezvous(u64 address, u64 length) { return ask_elsewhere(HOST_CONTROL_READ, address, length); }
+
+/* The owner wants the guest to stand still. */
+static void rest(void)
+{
+    if (PARAMS->rest == REST_HIBERNATE)
+        ring_end_streams();
+    account();
+    ask_elsewhere(HOST_REST, 0, 0);
 }
 
 /* Called once, for a new guest. */
@@ -234,6 +250,8 @@ static int owner_may_wake(void) { return actions[SIG_TERM].handler > 1 || action
 void schedule(void)
 {
     for (;;) {
+        if (PARAMS->rest)
+            rest();
         ring_poll();
         if (input_arrived())
             input_changed();

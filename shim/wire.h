@@ -98,6 +98,13 @@ struct wire_shim {
 #define PARAMS_RING 1u          /* a ring is attached */
 #define PARAMS_TERMINAL 2u      /* standard input is a terminal; the next two bits: output, error */
 
+/* How the owner may ask a guest to stand still: the answer is HOST_REST, with all of its state in memory. */
+enum rest_kind {
+    REST_NONE,
+    REST_PARK,          /* it goes on where it is */
+    REST_HIBERNATE,     /* it goes on elsewhere: its streams end first */
+};
+
 /* What the owner may send. */
 enum host_signal { SIGNAL_INT, SIGNAL_TERM, SIGNAL_HUP, HOST_SIGNALS };
 /* At GA_PARAMS. ns = mono_ns + ((tsc - tsc0) * mult >> 32); wall clock = ns + wall_offset_ns. */
@@ -112,7 +119,8 @@ struct wire_params {
     u64 start_rip, start_rsp;
     u32 flags;
     u32 input_seq;      /* raised when standard input, which had nothing, may have something */
-    u32 signals[HOST_SIGNALS], unused; /* how often the owner sent each */
+    u32 signals[HOST_SIGNALS]; /* how often the owner sent each */
+    u32 rest;           /* enum rest_kind; until it is answered */
 };
 
 /* What the shim may ask of the host. Arguments in arg[0..5]; result is a value or a negative errno. */
@@ -129,6 +137,7 @@ enum host_op {
     HOST_UNSUPPORTED,   /* number: a call that no guest has, for the report */
     HOST_CONTROL_READ,  /* address, length: the template's rendezvous; a restored guest gets its job here */
     HOST_CONTROL_WRITE, /* address, length: an acknowledgement or a note to the host */
+    HOST_REST,          /* it stands still, as params.rest asked for; answered when it is to go on */
     HOST_OPEN,          /* directory, path, path length, flags, mode: a handle */
     HOST_CLOSE,         /* handle */
     HOST_PREAD,         /* handle, address, length, offset */

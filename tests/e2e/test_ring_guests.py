@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
@@ -18,9 +19,13 @@ from seamgate.config import KvmEntry
 from seamgate.demo import agent
 from seamgate.entry.ring import RingGuest
 from seamgate.flow import Guest, Isolation
+from seamgate_vmm import hibernation
+from seamgate_vmm.host import open_host
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.pool import Pool
+from seamgate_vmm.pooled import PooledGuest
 from seamgate_vmm.runner import ensure_template
+from seamgate_vmm.snapshot import load
 from seamgate_vmm.template import Job, path_of
 from support.api import WORDS, Api, LlmApi
 from support.cli import Running, seamgate
@@ -359,3 +364,79 @@ async def test_many_guests_share_the_sessions_of_the_gateway(template: str) -> N
 
 async def _mirror(talk: Talk) -> None:
     await talk.respond(200, await talk.body())
+
+
+_TWO_CALLS = """
+import http.client, os, sys
+port = int(os.environ["PORT"])
+connection = http.client.HTTPSConnection("api.test", port)
+connection.request("POST", "/v1/x", body="first")
+print(connection.getresponse().read().decode(), flush=True)
+sys.stdin.readline()
+try:
+    connection.request("POST", "/v1/x", body="lost")
+    connection.getresponse()
+except OSError as error:
+    print(type(error).__name__, flush=True)
+connection = http.client.HTTPSConnection("api.test", port)
+connection.request("POST", "/v1/x", body="second")
+print(connection.getresponse().read().decode(), flush=True)
+"""
+
+
+def _pages(pool: Pool, guest: PooledGuest, template: str) -> bytes:
+    """What a hibernated guest's file holds, unsealed, unpacked."""
+    assert pool._dormitory is not None
+    with os.fdopen(pool._dormitory.load(guest.number, guest.times_hibernated), "rb") as file:
+        file.seek(0)
+        what, stored = hibernation.read(file.read())
+    loaded = load(path_of(template), open_host())
+    try:
+        return b"".join(hibernation.pages_of(run, stored, loaded) for run in what.runs)
+    finally:
+        loaded.close()
+
+
+async def test_a_guest_that_stood_still_calls_again(template: str) -> None:
+    """Parked, hibernated and resumed under a gateway: its next call is judged, gets its credential, and each stage is
+    in the journal, with the guest that it was; the connection that it had is gone."""
+    async with Lab(HttpUpstream(_mirror), rules=[WITH_KEY], checks=False) as lab:
+        ring = RingGuest(lab.gateway, Guest("g", {"team": "research"}, Isolation.KVM, "team=research"), KvmEntry())
+        out, out_write = os.pipe()
+        in_read, tell = os.pipe()
+        async with Pool(path_of(template)) as pool:
+            guest = await pool.start(
+                Job(["-c", _TWO_CALLS], {"PORT": lab.authority().rpartition(":")[2]}),
+                accept=ring.accept,
+                names=NameTable(ring.judge_name),
+                stdout=out_write,
+                stderr=out_write,
+                stdin=in_read,
+                on_change=ring.changed,
+            )
+            os.close(out_write)
+            os.close(in_read)
+            assert await asyncio.to_thread(os.read, out, 100) == b"first\n"
+            await pool.park(guest)
+            await pool.resume(guest)
+            await pool.hibernate(guest)
+            kept = _pages(pool, guest, template)
+            assert b'body="first"' in kept and SECRET.encode() not in kept
+            await pool.resume(guest)
+            os.write(tell, b"go\n")
+            outcome = await guest.ended()
+        with os.fdopen(out, "rb") as said:
+            assert said.read() == b"ConnectionResetError\nsecond\n"
+        os.close(tell)
+        ring.ended(outcome)
+        await lab.settled()
+        await lab.until(lambda: "guest_end" in str(lab.lines()))
+        assert [(each.status, each.outcome) for each in lab.records] == [(200, "complete")] * 2
+        events = [
+            line["gateway"] for line in lab.lines() if line.get("guest", {}).get("id") == "g" and "gateway" in line
+        ]
+        assert [each["event"] for each in events] == [
+            "guest_park", "guest_resume", "guest_hibernate", "guest_resume", "guest_end"
+        ]  # fmt: skip
+        assert int(events[2]["facts"]["kept_bytes"]) > 10_000
+        assert (events[1]["facts"]["from"], events[3]["facts"]["from"]) == ("parked", "hibernated")

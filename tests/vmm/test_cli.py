@@ -61,3 +61,13 @@ def test_pool(host: Host, template: Loaded) -> None:
     assert template.meta.name == "test"
     result = CliRunner().invoke(vm, ["pool", "--template", "test", "--guests", "3", "--json"])
     assert json.loads(result.output)["right"] == 3
+
+
+@pytest.mark.kvm
+def test_guests_rest(host: Host, template: Loaded) -> None:
+    """pool --rest parks, hibernates and resumes guests, asks each after every stage, and says what it took."""
+    assert template.meta.name == "test"
+    result = CliRunner().invoke(vm, ["pool", "--rest", "--template", "test", "--guests", "3", "--json"])
+    report = json.loads(result.output)
+    assert (report["right"], report["file_bytes"] > 10_000) == (3, True)
+    assert "3 of 3 guests" in CliRunner().invoke(vm, ["pool", "--rest", "--template", "test", "--guests", "3"]).output

@@ -19,7 +19,8 @@ from seamgate_vmm.guest import Limits
 from seamgate_vmm.host import Host
 from seamgate_vmm.image import Mount
 from seamgate_vmm.outcome import Outcome, Reason
-from seamgate_vmm.pool import Pool, PooledGuest
+from seamgate_vmm.pool import Pool
+from seamgate_vmm.pooled import PooledGuest
 from seamgate_vmm.ring import StreamOpen
 from seamgate_vmm.runner import explain, python_arguments, run_program
 from seamgate_vmm.snapshot import Loaded

@@ -340,7 +340,7 @@ const char *machine_open(struct machine *m, const struct machine_config *c)
         errno = EINVAL;
         return "checking the sizes of memory";
     }
-    cpuid_kvm = c->kvm;
+    cpuid_kvm = m->kvm = c->kvm;
     pthread_once(&cpuid_once, load_cpuid);
     if (cpuid_error) {
         errno = cpuid_error;
@@ -463,12 +463,12 @@ static int refill_hot(const struct machine *m)
     return 0;
 }
 
-/* Calls `each` with every run of private pages of the template's range. Returns 0, or -1 with errno. */
-static int private_pages(const struct machine *m, bool skip_hot, int (*each)(void *, u64, u64), void *context)
+/* Calls `each` with every run of private pages below `end`. Returns 0, or -1 with errno. */
+static int private_pages(const struct machine *m, u64 end, bool skip_hot, int (*each)(void *, u64, u64), void *context)
 {
     enum { BATCH = 2048 };
     static __thread u64 entries[BATCH];
-    u64 pages = m->template_bytes / PAGE, run = 0, start = 0;
+    u64 pages = end / PAGE, run = 0, start = 0;
     if (machine_open_pagemap())
         return -1;
     for (u64 page = 0; page < pages; page += BATCH) {
@@ -497,7 +497,13 @@ static int private_pages(const struct machine *m, bool skip_hot, int (*each)(voi
 
 int machine_private_pages(const struct machine *m, int (*each)(void *, u64 address, u64 length), void *context)
 {
-    return private_pages(m, false, each, context);
+    return private_pages(m, m->template_bytes, false, each, context);
+}
+
+/* The same for all of its memory, what lies beyond the template included. */
+int machine_own_pages(const struct machine *m, int (*each)(void *, u64 address, u64 length), void *context)
+{
+    return private_pages(m, m->end, false, each, context);
 }
 
 static int drop_run(void *context, u64 address, u64 length)
@@ -532,7 +538,7 @@ int machine_reset(struct machine *m)
         return 0;
     if (settle(m) || !m->template_bytes || m->building)
         return -1;
-    if (private_pages(m, true, drop_run, m) || refill_hot(m)) {
+    if (private_pages(m, m->template_bytes, true, drop_run, m) || refill_hot(m)) {
         if (map_image(m)) /* all of it anew: slower, and just as clean */
             return -1;
     }
@@ -569,6 +575,12 @@ int machine_reserve_ring(struct machine *m)
     return set_slot(m, 1, GA_RING, RING_BYTES, m->ring);
 }
 
+static int wire_doorbell(const struct machine *m)
+{
+    struct kvm_ioeventfd bell = {.addr = PORT_DOORBELL, .len = 1, .fd = m->doorbell, .flags = KVM_IOEVENTFD_FLAG_PIO};
+    return ioctl(m->vm, KVM_IOEVENTFD, &bell);
+}
+
 /* Returns 0 with the ring mapped into the guest, and its doorbell wired to `doorbell` (which is duplicated). */
 int machine_attach_ring(struct machine *m, int fd, int doorbell)
 {
@@ -583,8 +595,7 @@ int machine_attach_ring(struct machine *m, int fd, int doorbell)
         return -1;
     m->has_ring = true;
     m->doorbell = fcntl(doorbell, F_DUPFD_CLOEXEC, 3);
-    struct kvm_ioeventfd bell = {.addr = PORT_DOORBELL, .len = 1, .fd = m->doorbell, .flags = KVM_IOEVENTFD_FLAG_PIO};
-    return m->doorbell < 0 || ioctl(m->vm, KVM_IOEVENTFD, &bell) ? -1 : 0;
+    return m->doorbell < 0 || wire_doorbell(m) ? -1 : 0;
 }
 
 /* ---- running */
@@ -751,6 +762,15 @@ void machine_announce_input(struct machine *m)
     params->input_seq = ++m->input_seq;
 }
 
+/* Asks the guest to stand still at its next step, or takes that back. */
+void machine_ask_rest(struct machine *m, enum rest_kind kind)
+{
+    /* SAFE: GA_PARAMS lies below the 4 MiB that every machine has at least. */
+    volatile struct wire_params *params = (volatile struct wire_params *)(m->memory + GA_PARAMS);
+    params->rest = kind;
+    m->interrupting |= kind != REST_NONE;
+}
+
 /* Copies the request once; what is judged and used is the copy. */
 void machine_request(const struct machine *m, struct wire_request *out)
 {
@@ -811,6 +831,40 @@ int machine_load(struct machine *m, const struct machine_state *state)
     if (set_sregs(m, 0) || clean_fpu(m))
         return -1;
     return ioctl(m->vcpu, KVM_SET_REGS, &regs);
+}
+
+/* Returns 0 with what KVM holds of the machine given back; its memory and its ring stay. For a guest in a HOST_REST: all
+ * that its processor knew is in memory, but for the general registers, which are kept. */
+int machine_park(struct machine *m)
+{
+    if (m->vm < 0 || machine_save(m, &m->parked))
+        return -1;
+    munmap(m->run, m->run_bytes);
+    close(m->vcpu);
+    close(m->vm);
+    m->run = NULL;
+    m->vm = m->vcpu = -1;
+    return 0;
+}
+
+/* Returns null with the machine as it was before machine_park(), or the name of the step that failed, with errno; then
+ * it can only be closed. */
+const char *machine_unpark(struct machine *m)
+{
+    if (m->vm >= 0)
+        return NULL;
+    m->vm = ioctl(m->kvm, KVM_CREATE_VM, 0UL);
+    if (m->vm < 0)
+        return "KVM_CREATE_VM";
+    if (set_slot(m, 0, 0, m->end, m->memory) || (m->ring && set_slot(m, 1, GA_RING, RING_BYTES, m->ring)))
+        return "KVM_SET_USER_MEMORY_REGION";
+    m->slots = 2; /* all memory is one slot now */
+    const char *step = make_vcpu(m, m->kvm);
+    if (step)
+        return step;
+    if (m->has_ring && wire_doorbell(m))
+        return "KVM_IOEVENTFD";
+    return machine_load(m, &m->parked) ? "setting the registers" : NULL;
 }
 
 /* ---- what this host does with `syscall` */

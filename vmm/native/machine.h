@@ -55,6 +55,8 @@ struct machine {
     u32 input_seq;            /* how often standard input was announced */
     bool interrupting;        /* make the guest look, even if it has one thread only */
     bool clean;               /* nothing was written or run since machine_reset() */
+    struct machine_state parked; /* while it is: vm and vcpu are -1, the memory is there */
+    int kvm;                  /* borrowed: the /dev/kvm that made it */
     u64 cpu_ns;               /* CPU time of the guest so far */
     u64 runs;
     u32 exit_reason;
@@ -83,6 +85,9 @@ void machine_request(const struct machine *m, struct wire_request *out);
 void machine_reply(struct machine *m, i64 result, u64 extra);
 void machine_signal(struct machine *m, enum host_signal which);
 void machine_announce_input(struct machine *m);
+void machine_ask_rest(struct machine *m, enum rest_kind kind);
+int machine_park(struct machine *m);
+const char *machine_unpark(struct machine *m);
 void machine_trap(struct machine *m, struct machine_trap *out);
 int machine_save(struct machine *m, struct machine_state *out);
 int machine_load(struct machine *m, const struct machine_state *state);
@@ -96,6 +101,7 @@ int machine_probe(int kvm, u64 *xcr0, u64 *flags);
 int machine_open_pagemap(void);
 void machine_close_pagemap(void);
 int machine_private_pages(const struct machine *m, int (*each)(void *, u64 address, u64 length), void *context);
+int machine_own_pages(const struct machine *m, int (*each)(void *, u64 address, u64 length), void *context);
 i64 machine_trim(struct machine *m);
 u64 thread_cpu_ns(void);
 #endif

@@ -41,6 +41,14 @@ static bool usable(MachineObject *self)
     return self->open;
 }
 
+/* The same, and KVM has it: it is not parked. */
+static bool running(MachineObject *self)
+{
+    if (usable(self) && !self->m.run)
+        PyErr_SetString(PyExc_ValueError, "the machine is parked");
+    return self->open && self->m.run;
+}
+
 /* Reads what the linker wrote at the head of the shim's file; false with an exception if it is not ours. */
 bool shim_of(const Py_buffer *file, struct wire_shim *out)
 {
@@ -227,7 +235,7 @@ static PyObject *Machine_now_ns(MachineObject *self, PyObject *unused)
 static PyObject *Machine_start(MachineObject *self, PyObject *unused)
 {
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     if (machine_start(&self->m))
         return os_error("KVM_SET_REGS");
@@ -238,7 +246,7 @@ static PyObject *Machine_run(MachineObject *self, PyObject *args)
 {
     unsigned long long slice_us, tick_us = 5000;
     enum run_exit why;
-    if (!PyArg_ParseTuple(args, "K|K", &slice_us, &tick_us) || !usable(self))
+    if (!PyArg_ParseTuple(args, "K|K", &slice_us, &tick_us) || !running(self))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     why = machine_run(&self->m, slice_us * 1000, tick_us * 1000);
@@ -286,11 +294,43 @@ static PyObject *Machine_announce_input(MachineObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *Machine_ask_rest(MachineObject *self, PyObject *args)
+{
+    int kind;
+    if (!PyArg_ParseTuple(args, "i", &kind) || !usable(self))
+        return NULL;
+    if (kind < REST_NONE || kind > REST_HIBERNATE)
+        return PyErr_Format(PyExc_ValueError, "%d is no kind of rest", kind);
+    machine_ask_rest(&self->m, (enum rest_kind)kind);
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_park(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!running(self))
+        return NULL;
+    if (machine_park(&self->m))
+        return os_error("parking a machine");
+    Py_RETURN_NONE;
+}
+
+static PyObject *Machine_unpark(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    const char *step = machine_unpark(&self->m);
+    if (step)
+        return os_error(step);
+    Py_RETURN_NONE;
+}
+
 static PyObject *Machine_trap(MachineObject *self, PyObject *unused)
 {
     struct machine_trap t;
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     machine_trap(&self->m, &t);
     return Py_BuildValue("KKKKKKK", t.vector, t.error, t.rip, t.cs, t.rflags, t.rsp, t.address);
@@ -300,7 +340,7 @@ static PyObject *Machine_save(MachineObject *self, PyObject *unused)
 {
     struct machine_state s;
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     if (machine_save(&self->m, &s))
         return os_error("reading the registers");
@@ -319,7 +359,7 @@ static PyObject *Machine_load(MachineObject *self, PyObject *args)
     PyBuffer_Release(&state);
     if (!fits)
         return PyErr_Format(PyExc_ValueError, "a machine's state has %zu bytes", sizeof s);
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     if (machine_load(&self->m, &s))
         return os_error("setting the registers");
@@ -329,7 +369,7 @@ static PyObject *Machine_load(MachineObject *self, PyObject *args)
 static PyObject *Machine_reset(MachineObject *self, PyObject *unused)
 {
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     if (machine_reset(&self->m))
         return os_error("bringing a machine back to its template");
@@ -339,7 +379,7 @@ static PyObject *Machine_reset(MachineObject *self, PyObject *unused)
 static PyObject *Machine_grow(MachineObject *self, PyObject *args)
 {
     unsigned long long bytes;
-    if (!PyArg_ParseTuple(args, "K", &bytes) || !usable(self))
+    if (!PyArg_ParseTuple(args, "K", &bytes) || !running(self))
         return NULL;
     return PyLong_FromLongLong(machine_grow(&self->m, bytes));
 }
@@ -355,7 +395,7 @@ static PyObject *Machine_release(MachineObject *self, PyObject *args)
 static PyObject *Machine_reserve_ring(MachineObject *self, PyObject *unused)
 {
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     if (machine_reserve_ring(&self->m))
         return os_error("reserving a ring's place");
@@ -365,7 +405,7 @@ static PyObject *Machine_reserve_ring(MachineObject *self, PyObject *unused)
 static PyObject *Machine_attach_ring(MachineObject *self, PyObject *args)
 {
     int fd, doorbell;
-    if (!PyArg_ParseTuple(args, "ii", &fd, &doorbell) || !usable(self))
+    if (!PyArg_ParseTuple(args, "ii", &fd, &doorbell) || !running(self))
         return NULL;
     if (machine_attach_ring(&self->m, fd, doorbell))
         return os_error("attaching the ring");
@@ -376,7 +416,7 @@ static PyObject *Machine_attach_ring(MachineObject *self, PyObject *args)
 static PyObject *Machine_set_hot(MachineObject *self, PyObject *args)
 {
     PyObject *ranges;
-    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &ranges) || !usable(self))
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &ranges) || !running(self))
         return NULL;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(ranges); i++) {
         unsigned long long address, length;
@@ -394,6 +434,21 @@ static int append_run(void *context, u64 address, u64 length)
     int result = item ? PyList_Append(context, item) : -1;
     Py_XDECREF(item);
     return result;
+}
+
+/* own_pages(): (address, length) of all memory that is this guest's alone: unshared from its template, or beyond it. */
+static PyObject *Machine_own_pages(MachineObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (!usable(self))
+        return NULL;
+    PyObject *list = PyList_New(0);
+    if (list && machine_own_pages(&self->m, append_run, list)) {
+        Py_CLEAR(list);
+        if (!PyErr_Occurred())
+            os_error("/proc/self/pagemap");
+    }
+    return list;
 }
 
 /* private_pages(): (address, length) of what this guest has unshared of its template. */
@@ -463,6 +518,9 @@ static PyMethodDef machine_methods[] = {
     {"reply", (PyCFunction)Machine_reply, METH_VARARGS, "reply(result, extra=0)"},
     {"signal", (PyCFunction)Machine_signal, METH_VARARGS, "signal(number): SIGINT, SIGTERM or SIGHUP"},
     {"announce_input", (PyCFunction)Machine_announce_input, METH_NOARGS, "Standard input may have something now."},
+    {"ask_rest", (PyCFunction)Machine_ask_rest, METH_VARARGS, "ask_rest(kind): the guest is to stand still"},
+    {"park", (PyCFunction)Machine_park, METH_NOARGS, "Give back what KVM holds; the memory stays."},
+    {"unpark", (PyCFunction)Machine_unpark, METH_NOARGS, "Make it as it was before park()."},
     {"trap", (PyCFunction)Machine_trap, METH_NOARGS, "(vector, error, rip, cs, rflags, rsp, address)"},
     {"save", (PyCFunction)Machine_save, METH_NOARGS, "The registers, as bytes."},
     {"load", (PyCFunction)Machine_load, METH_VARARGS, "load(state)"},
@@ -472,6 +530,7 @@ static PyMethodDef machine_methods[] = {
     {"reserve_ring", (PyCFunction)Machine_reserve_ring, METH_NOARGS, "Make the place of a ring, empty."},
     {"attach_ring", (PyCFunction)Machine_attach_ring, METH_VARARGS, "attach_ring(memfd, doorbell_eventfd)"},
     {"set_hot", (PyCFunction)Machine_set_hot, METH_VARARGS, "set_hot([(address, length), ...])"},
+    {"own_pages", (PyCFunction)Machine_own_pages, METH_NOARGS, "[(address, length)] of this guest alone."},
     {"trim", (PyCFunction)Machine_trim, METH_NOARGS, "trim() -> int: give back pages that equal the template's."},
     {"private_pages", (PyCFunction)Machine_private_pages, METH_NOARGS, "[(address, length)] unshared from the template."},
     {NULL, NULL, 0, NULL}};
@@ -508,8 +567,8 @@ static const struct { const char *name; long value; } numbers[] = {
     NUMBER(HOST_CONTROL_WRITE), NUMBER(HOST_OPEN), NUMBER(HOST_CLOSE), NUMBER(HOST_PREAD), NUMBER(HOST_PWRITE),
     NUMBER(HOST_STAT), NUMBER(HOST_FSTAT), NUMBER(HOST_ACCESS), NUMBER(HOST_READLINK), NUMBER(HOST_GETDENTS),
     NUMBER(HOST_GETCWD), NUMBER(HOST_CHDIR), NUMBER(HOST_MKDIR), NUMBER(HOST_UNLINK), NUMBER(HOST_RENAME),
-    NUMBER(HOST_TRUNCATE), NUMBER(HOST_CHMOD), NUMBER(HOST_UTIMES), NUMBER(HOST_OP_END), NUMBER(HOST_AT_CWD),
-    NUMBER(PARAMS_TERMINAL), NUMBER(SYSCALL_COUNTERS), NUMBER(RING_BYTES), NUMBER(RING_MAX_PAYLOAD), NUMBER(RING_RX_WINDOW),
+    NUMBER(HOST_TRUNCATE), NUMBER(HOST_CHMOD), NUMBER(HOST_UTIMES), NUMBER(HOST_REST), NUMBER(HOST_OP_END), NUMBER(HOST_AT_CWD),
+    NUMBER(PARAMS_TERMINAL), NUMBER(REST_NONE), NUMBER(REST_PARK), NUMBER(REST_HIBERNATE), NUMBER(SYSCALL_COUNTERS), NUMBER(RING_BYTES), NUMBER(RING_MAX_PAYLOAD), NUMBER(RING_RX_WINDOW),
     NUMBER(RING_TX_WINDOW), NUMBER(RING_STREAMS), NUMBER(RING_TX_SIZE), NUMBER(RING_RX_SIZE), NUMBER(RING_TX_OFFSET),
     NUMBER(RING_RX_OFFSET), NUMBER(FRAME_PAD), NUMBER(FRAME_OPEN), NUMBER(FRAME_DATA),
     NUMBER(FRAME_FIN), NUMBER(FRAME_RESET), NUMBER(FRAME_CREDIT), NUMBER(FRAME_NAME_QUERY), NUMBER(FRAME_NAME_ANSWER),

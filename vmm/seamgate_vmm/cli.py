@@ -159,13 +159,20 @@ def verify_command(name: str) -> None:
 @vm.command("pool")
 @click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True, help="Restore this template.")
 @click.option("--guests", default=16, show_default=True, type=click.IntRange(1, 10_000), help="How many to keep warm.")
+@click.option("--rest", is_flag=True, help="Park guests, hibernate and resume them instead, and check that they go on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @exit_codes
-def pool_command(name: str, guests: int, as_json: bool) -> None:
+def pool_command(name: str, guests: int, rest: bool, as_json: bool) -> None:
     """Make guests warm, run an empty program in each, and time both. They have no network here."""
-    from seamgate_vmm.bench.empty import pool_report
+    from seamgate_vmm.bench.empty import PoolReport, pool_report
+    from seamgate_vmm.bench.resting import RestReport, rest_report
 
-    report = asyncio.run(pool_report(ensure_template(name), guests))
+    template = ensure_template(name)
+    report: PoolReport | RestReport
+    if rest:
+        report = asyncio.run(rest_report(template, guests))
+    else:
+        report = asyncio.run(pool_report(template, guests))
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:

@@ -20,5 +20,9 @@ class TemplateError(VmmError):
     """A template cannot be built, or its file is damaged, of another version or for another processor."""
 
 
+class HibernationError(VmmError):
+    """A guest cannot be hibernated or resumed: the message says why."""
+
+
 class WorkerDied(VmmError):
     """A worker process ended; its guests ended with it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from seamgate_vmm import _kvm
+from seamgate_vmm.errors import HibernationError
 from seamgate_vmm.image import Found, View
 
 _MAX_HANDLES = 256
@@ -19,14 +20,40 @@ _MAX_IO = 16 << 20
 _PATH_MAX = 4095
 _STAT = struct.Struct("<QQQIIIIQqqqqQqQqQ3q")
 _OWNER = 1000  # the guest's one user
+_MAKING = os.O_CREAT | os.O_EXCL | os.O_TRUNC
 _AT_REMOVEDIR = 0x200
 _DT = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10}
 
 
+_NOWHERE, _STALE = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """An open file of a hibernated guest: its handle, how it is opened again, and which file that was."""
+
+    handle: int
+    path: str
+    flags: int
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What a hibernated guest had of files. Those in its scratch folder stay there."""
+
+    cwd: str
+    bytes_left: int
+    files_left: int
+    open: tuple[OpenFile, ...]
+
+
 @dataclass(slots=True)
 class _Open:
-    fd: int  # -1: a directory that only exists in the view
+    fd: int  # _NOWHERE: a directory that only exists in the view; _STALE: it was replaced while its guest hibernated
     found: Found
+    flags: int
     names: list[tuple[str, int]] | None = None
 
 
@@ -99,6 +126,46 @@ class FileService:
                 os.close(opened.fd)
         self._open.clear()
 
+    # ---- hibernation
+
+    def state(self) -> FileState:
+        """Return what it takes to open the same files again. Raises: HibernationError if one has no name any more."""
+        files = []
+        for handle, opened in self._open.items():
+            device, inode = _which(opened.fd)
+            if opened.found.host is not None and opened.fd >= 0 and not _is_still(opened.found.host, device, inode):
+                raise HibernationError(f"it has {opened.found.path} open, which was deleted or replaced")
+            files.append(OpenFile(handle, opened.found.path, opened.flags, device, inode))
+        return FileState(self.cwd, self._scratch.bytes_left, self._scratch.files_left, tuple(files))
+
+    def restore(self, state: FileState) -> None:
+        """Open the files of a hibernated guest again. One that is gone or is another by now gives ESTALE when used.
+
+        Raises: HibernationError if the state makes no sense.
+        """
+        scratch = self._scratch
+        scratch.bytes_left = min(scratch.bytes_left, state.bytes_left)
+        scratch.files_left = min(scratch.files_left, state.files_left)
+        self.cwd = state.cwd
+        for each in state.open:
+            if not 0 < each.handle <= _MAX_HANDLES or each.handle in self._open:
+                raise HibernationError("its open files make no sense")
+            self._open[each.handle] = self._reopen(each)
+
+    def _reopen(self, each: OpenFile) -> _Open:
+        found = Found(each.path)
+        try:
+            found = self._view.find(each.path, "/", follow=False)
+            if self._view.is_virtual_directory(found):
+                return _Open(_NOWHERE, found, each.flags)
+            opened = _Open(self._view.open(found, each.flags & ~_MAKING, 0), found, each.flags)
+        except (OSError, ValueError):
+            return _Open(_STALE, found, each.flags)
+        if found.made_up is None and _which(opened.fd) != (each.device, each.inode):
+            os.close(opened.fd)
+            opened.fd = _STALE
+        return opened
+
     # ---- finding
 
     def _path(self, address: int, length: int) -> str:
@@ -127,6 +194,8 @@ class FileService:
         opened = self._open.get(handle)
         if opened is None:
             raise _refuse(errno.EBADF)
+        if opened.fd == _STALE:
+            raise _refuse(errno.ESTALE)
         return opened
 
     # ---- calls, in the order of wire.h
@@ -136,11 +205,11 @@ class FileService:
             raise _refuse(errno.EMFILE)
         found = self._find(directory, path, length, follow=not flags & os.O_NOFOLLOW)
         if self._view.is_virtual_directory(found) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            fd = -1
+            fd = _NOWHERE
         else:
             fd = self._open_file(found, flags, mode)
         handle = next(n for n in range(1, _MAX_HANDLES + 1) if n not in self._open)
-        self._open[handle] = _Open(fd, found)
+        self._open[handle] = _Open(fd, found, flags)
         return handle
 
     def _open_file(self, found: Found, flags: int, mode: int) -> int:
@@ -154,8 +223,9 @@ class FileService:
         return fd
 
     def _do_close(self, handle: int, *_: int) -> int:
-        opened = self._handle(handle)
-        del self._open[handle]
+        opened = self._open.pop(handle, None)
+        if opened is None:
+            raise _refuse(errno.EBADF)
         if opened.fd >= 0:
             os.close(opened.fd)
         return 0
@@ -361,6 +431,22 @@ class FileService:
         else:
             os.utime(host, ns=(_time(accessed, before.st_atime_ns), _time(modified, before.st_mtime_ns)))
         return 0
+
+
+def _which(fd: int) -> tuple[int, int]:
+    if fd < 0:
+        return 0, 0
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _is_still(host: str, device: int, inode: int) -> bool:
+    """Return whether this path is that file."""
+    try:
+        status = os.lstat(host)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (device, inode)
 
 
 def _time(value: int, before: int) -> int:

@@ -71,6 +71,7 @@ class State(enum.Enum):
     WAITING = "waiting"  # until `deadline_ns` (guest clock), or until its ring rings
     CONSOLE = "console"  # until the console takes bytes
     RENDEZVOUS = "rendezvous"  # it reads its job: answer with `give_job`
+    RESTING = "resting"  # it stands still, as its owner asked for (`ask_rest`): `go_on`
     OVER = "over"  # see `outcome`
 
 
@@ -88,10 +89,17 @@ class Limits:
 
 
 @dataclass(slots=True)
-class _Usage:
-    started: float = field(default_factory=time.monotonic)
+class Usage:
+    """What a guest has used. Time in which it stood still does not count."""
+
     output_bytes: int = 0
     cpu_ns: int = 0  # of the guest, and of answering it: who asks without end pays for the answers
+    ran_s: float = 0.0  # before `since`
+    since: float = field(default_factory=time.monotonic)
+
+    def wall_s(self) -> float:
+        """Return for how long it has run."""
+        return self.ran_s + time.monotonic() - self.since
 
 
 class Guest:
@@ -121,7 +129,9 @@ class Guest:
         self.input: Input | None = None  # None: at its end
         self._console = console
         self._nudged = False  # something came that it has not looked at: it does not sleep before it has
-        self._usage = _Usage()
+        self._usage = Usage()
+        self._rest = _kvm.REST_NONE  # what it was asked for
+        self._was_asked = False
         self._pending: tuple[int, ...] | None = None
         self._expected: bytes | None = None
         self._expected_by = 0.0
@@ -142,7 +152,7 @@ class Guest:
                 self.outcome = replace(self.outcome, cpu_s=self._usage.cpu_ns / 1e9)
 
     def _step(self, slice_us: int) -> State:
-        if self.state is State.OVER:
+        if self.state in (State.OVER, State.RESTING):
             return self.state
         if self.state is State.WAITING:
             self.machine.reply(0)
@@ -191,7 +201,7 @@ class Guest:
             self._end(Reason.NOT_RESEEDED, UNNATURAL, "it did not confirm its fresh randomness in time")
         elif limits.cpu_s and self._usage.cpu_ns > limits.cpu_s * 1e9:
             self._end(Reason.CPU_LIMIT, UNNATURAL, f"used more than {limits.cpu_s:g} s of CPU time")
-        elif limits.wall_s and time.monotonic() - self._usage.started > limits.wall_s:
+        elif limits.wall_s and self._usage.wall_s() > limits.wall_s:
             self._end(Reason.WALL_LIMIT, UNNATURAL, f"ran longer than {limits.wall_s:g} s")
         return self.outcome is not None
 
@@ -219,6 +229,48 @@ class Guest:
         """Say that standard input, which had nothing, has something now; step a waiting guest afterwards."""
         self.machine.announce_input()
         self._nudged = True
+
+    # ---- standing still
+
+    def ask_rest(self, kind: int) -> None:
+        """Ask it to stand still, for REST_PARK or REST_HIBERNATE; step it until it is RESTING. REST_NONE takes it back.
+
+        Raises: VmmError if it has not begun its program.
+        """
+        if not self.confirmed:
+            raise VmmError(f"{self!r} has not begun yet")
+        self.machine.ask_rest(kind)
+        self._rest = kind
+        self._nudged = kind != _kvm.REST_NONE
+        self._was_asked = True
+
+    def _stand_still(self) -> int | None:
+        if self._rest == _kvm.REST_NONE:
+            if self._was_asked:
+                return 0  # it was taken back when the shim had read it already
+            self._end(Reason.BAD_REQUEST, UNNATURAL, "it stands still, and nobody asked for it")
+            return None
+        self.machine.ask_rest(_kvm.REST_NONE)
+        self._usage.ran_s = self._usage.wall_s()
+        self.state = State.RESTING
+        return None
+
+    def go_on(self) -> None:
+        """Let a resting guest go on with its next step."""
+        self._rest = _kvm.REST_NONE
+        self._pending = None
+        self._usage.since = time.monotonic()
+        self.machine.reply(0)
+        self.state = State.READY
+
+    def usage(self) -> Usage:
+        """Return what it has used."""
+        return self._usage
+
+    def resumed(self, usage: Usage) -> None:
+        """Say that this is a guest that stood still elsewhere, and had used that much."""
+        self._usage = usage
+        self.state = State.RESTING
 
     # ---- requests
 
@@ -261,6 +313,8 @@ class Guest:
             return 0
         if op == _kvm.HOST_CONTROL_WRITE:
             return self._take_note(a[0], a[1])
+        if op == _kvm.HOST_REST:
+            return self._stand_still()
         self._ending(op, a)
         return None
 

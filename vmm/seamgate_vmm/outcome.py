@@ -5,6 +5,10 @@ Made by `guest.py` and `worker.py`, read by the command line, the pool and the a
 
 import enum
 from dataclasses import dataclass, field
+from typing import Literal
+
+GuestEvent = Literal["guest_park", "guest_hibernate", "guest_resume"]
+"""What may happen to a guest before its end. The values are stable: they appear in audit records."""
 
 
 class Reason(enum.Enum):
@@ -21,6 +25,7 @@ class Reason(enum.Enum):
     RING_VIOLATION = "ring_violation"
     BAD_REQUEST = "bad_request"  # it asked the host for what no shim asks
     NOT_RESEEDED = "not_reseeded"  # a restored guest did not confirm its fresh randomness
+    NOT_RESUMED = "not_resumed"  # it was hibernated, and its file was refused
     STOPPED = "stopped"  # by its owner
     IGNORED_STOP = "ignored_stop"  # it was asked to end, and did not within its grace
     MACHINE_FAILED = "machine_failed"  # KVM could not go on

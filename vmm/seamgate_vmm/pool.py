@@ -13,22 +13,24 @@ import asyncio
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from seamgate_vmm.channel import Channel, Closed
-from seamgate_vmm.errors import KvmUnusable, TemplateError, VmmError, WorkerDied
+from seamgate_vmm.dormant import Dormitory
+from seamgate_vmm.errors import HibernationError, KvmUnusable, TemplateError, VmmError, WorkerDied
 from seamgate_vmm.guest import UNNATURAL, Limits
 from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
-from seamgate_vmm.outcome import Outcome, Reason
+from seamgate_vmm.outcome import GuestEvent, Outcome, Reason
+from seamgate_vmm.pooled import OnChange, PooledGuest, Rest, WorkerLink
 from seamgate_vmm.ring import Accept, GuestRing, RingServer
 from seamgate_vmm.template import Job
 from seamgate_vmm.worker import outcome_from_json
@@ -37,82 +39,7 @@ from seamgate_vmm.worker import outcome_from_json
 # all others dearer (each fault tells every machine of the process); beyond 32 that shows.
 GUESTS_PER_WORKER = 16
 _START_DEADLINE_S = 60.0
-
-
-class PooledGuest:
-    """One running guest, as the gateway sees it."""
-
-    def __init__(
-        self,
-        number: int,
-        worker: "_WorkerLink",
-        ring: GuestRing,
-        server: RingServer,
-        want_input: Callable[[int], None] | None = None,
-    ) -> None:
-        self.number = number
-        self.server = server
-        self.want_input = want_input
-        self._worker = worker
-        self._ring = ring
-        loop = asyncio.get_running_loop()
-        self._started: asyncio.Future[None] = loop.create_future()
-        self._outcome: asyncio.Future[Outcome] = loop.create_future()
-
-    def __repr__(self) -> str:
-        return f"<PooledGuest {self.number} {'over' if self._outcome.done() else 'running'}>"
-
-    async def started(self) -> None:
-        """Wait until the guest has confirmed its randomness and runs its program, or is over."""
-        await asyncio.shield(self._started)
-
-    async def ended(self) -> Outcome:
-        """Wait for the end."""
-        return await asyncio.shield(self._outcome)
-
-    def stop(self, reason: Reason = Reason.STOPPED, detail: str = "") -> None:
-        """End the guest, whatever it does."""
-        self._worker.tell({"op": "stop", "guest": self.number, "reason": reason.name, "detail": detail})
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it SIGINT (as Ctrl-C does), SIGTERM or SIGHUP: it takes it as any program does, or ignores it."""
-        self._worker.tell({"op": "signal", "guest": self.number, "number": int(number)})
-
-    def violated(self, what: str) -> None:
-        """The ring saw a broken rule: the guest is ended."""
-        self.stop(Reason.RING_VIOLATION, what)
-
-    def confirm_started(self) -> None:
-        """Called by the pool."""
-        if not self._started.done():
-            self._started.set_result(None)
-
-    def finish(self, outcome: Outcome) -> None:
-        """Called by the pool, once."""
-        self.server.close()
-        self._ring.close()
-        self.confirm_started()
-        if not self._outcome.done():
-            self._outcome.set_result(outcome)
-
-
-class _WorkerLink:
-    """The pool's end of one worker."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.guests: dict[int, PooledGuest] = {}
-        self.alive = True
-        self.warm: asyncio.Future[int] | None = None
-
-    def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send, if it is still there."""
-        if not self.alive:
-            return
-        try:
-            self.channel.send(message, fds)
-        except Closed:
-            pass  # the reader will see the end
+_FIRST_PID = 2000  # of guests: each of a pool has another, as processes of a machine do
 
 
 class Pool:
@@ -137,7 +64,9 @@ class Pool:
         self._scratch_root: Path | None = None
         self._nursery: subprocess.Popen[bytes] | None = None
         self._control: Channel | None = None
-        self._workers: list[_WorkerLink] = []
+        self._workers: list[WorkerLink] = []
+        self._hibernated: dict[int, PooledGuest] = {}
+        self._dormitory: Dormitory | None = None
         self._numbers = itertools.count(1)
         self._turn = 0  # which worker got the last guest
         self.python = ""
@@ -183,6 +112,11 @@ class Pool:
         """End every guest and process; wait for them."""
         for worker in list(self._workers):
             self._lost(worker, Reason.STOPPED, "the pool was closed")
+        for guest in list(self._hibernated.values()):
+            guest.stop(detail="the pool was closed")
+        if self._dormitory is not None:
+            await asyncio.to_thread(self._dormitory.close)
+            self._dormitory = None
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -199,6 +133,11 @@ class Pool:
     def guest_count(self) -> int:
         """How many guests run."""
         return sum(len(w.guests) for w in self._workers)
+
+    @property
+    def hibernated_count(self) -> int:
+        """How many guests are on disk."""
+        return len(self._hibernated)
 
     @property
     def nursery_pid(self) -> int:
@@ -219,6 +158,7 @@ class Pool:
         stderr: int,
         stdin: int | None = None,
         want_input: Callable[[int], None] | None = None,
+        on_change: OnChange | None = None,
         names: NameTable | None = None,
         limits: Limits | None = None,
     ) -> PooledGuest:
@@ -227,7 +167,7 @@ class Pool:
         stdout, stderr: descriptors that its output goes to, without blocking the guest for ever if nobody reads; the
         worker gets duplicates and sets them non-blocking. stdin: a pipe, likewise; None: at its end from the start.
         want_input: told when the guest reads from an empty stdin, and how many bytes at most (Feed.want). accept:
-        decides about each stream (see ring.py).
+        decides about each stream (see ring.py). on_change: told when it is parked, hibernated or resumed.
         Raises: VmmError if the pool is not open.
         """
         worker = self._worker_with_room()
@@ -239,21 +179,153 @@ class Pool:
             guest.violated(what)
 
         server = RingServer(ring, accept, names=names, on_violation=violated)
-        guest = PooledGuest(number, worker, ring, server, want_input)
+        guest = PooledGuest(number, worker, ring, server, limits or self._limits, job.terminals, want_input, on_change)
         worker.guests[number] = guest
         server.start()
         message = {
             "op": "start",
             "guest": number,
+            "pid": _FIRST_PID + number,
             "argv": list(job.argv),
             "env": dict(job.env),
             "cwd": job.cwd,
             "terminals": list(job.terminals),
             "stdin": stdin is not None,
-            "limits": asdict(limits or self._limits),
+            "limits": asdict(guest.limits),
         }
         worker.tell(message, (*ring.handles(), stdout, stderr, *(() if stdin is None else (stdin,))))
         return guest
+
+    # ---- standing still
+
+    async def park(self, guest: PooledGuest) -> None:
+        """Let a running guest stand still, with its memory, files and streams as they are, and no processor.
+
+        Time goes on for it, as for a process that is stopped. What KVM held for it is given back.
+        Raises: HibernationError if it is not running, or does not stand still in time; it goes on then.
+        """
+        self._expect(guest, Rest.RUNNING)
+        await guest.started()
+        await guest.ask({"op": "rest", "kind": "park"})
+        guest.rest = Rest.PARKED
+        self._changed(guest, "guest_park", {})
+
+    async def hibernate(self, guest: PooledGuest) -> int:
+        """Move a running or parked guest to disk, sealed; return the bytes there. Its machine serves others.
+
+        Its streams are ended first, on both sides, as by a network that goes away. Its monotonic clock stands still.
+        Raises: HibernationError, with the reason; it goes on then, but for its streams.
+        """
+        self._expect(guest, Rest.RUNNING, Rest.PARKED)
+        await guest.started()
+        begun = time.monotonic()
+        guest.server.end_streams()
+        fd = os.memfd_create("seamgate-hibernating", os.MFD_CLOEXEC)
+        try:
+            await guest.ask({"op": "rest", "kind": "hibernate"}, [fd])
+            size = await self._store(guest, fd)
+        except HibernationError:
+            guest.rest = Rest.RUNNING
+            guest.server.accept_streams()
+            raise
+        finally:
+            os.close(fd)
+        guest.console = await guest.ask({"op": "drop"})
+        guest.leave_ring()
+        guest.leave_worker()
+        guest.rest = Rest.HIBERNATED
+        guest.on_gone = self._forget
+        self._hibernated[guest.number] = guest
+        facts = {"kept_bytes": str(size), "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
+        self._changed(guest, "guest_hibernate", facts)
+        return size
+
+    async def _store(self, guest: PooledGuest, fd: int) -> int:
+        try:
+            if self._dormitory is None:
+                self._dormitory = Dormitory(self._scratch_parent)
+            guest.times_hibernated += 1
+            return await asyncio.to_thread(self._dormitory.store, guest.number, guest.times_hibernated, fd)
+        except OSError as error:
+            await guest.ask({"op": "go"})
+            raise HibernationError(f"guest {guest.number}: its file can't be written: {error.strerror}") from error
+
+    async def resume(self, guest: PooledGuest) -> None:
+        """Let a parked or hibernated guest go on.
+
+        Raises: HibernationError, with the reason. If its file was refused it is hibernated still; if its worker refused
+        it, it is over (`not_resumed`).
+        """
+        self._expect(guest, Rest.PARKED, Rest.HIBERNATED)
+        begun, before = time.monotonic(), guest.rest
+        if before is Rest.PARKED:
+            await guest.ask({"op": "go"})
+        else:
+            await self._wake(guest)
+        guest.rest = Rest.RUNNING
+        facts = {"from": before.value, "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
+        self._changed(guest, "guest_resume", facts)
+
+    async def _wake(self, guest: PooledGuest) -> None:
+        assert self._dormitory is not None
+        fd = await asyncio.to_thread(self._dormitory.load, guest.number, guest.times_hibernated)
+        try:
+            worker = self._worker_with_room()
+            ring = GuestRing.create()
+            server = guest.server.on_another(ring)
+            guest.move_to(worker, ring, server)
+            worker.guests[guest.number] = guest
+            del self._hibernated[guest.number]
+            server.start()
+            self._dormitory.forget(guest.number)
+            limits, stdin = asdict(guest.limits), len(guest.console) > 2
+            message = {
+                "op": "wake",
+                "limits": limits,
+                "terminals": list(guest.terminals),
+                "stdin": stdin,
+                "scratch": guest.scratch,
+            }
+            try:
+                await guest.ask(message, (fd, *ring.handles(), *guest.console))
+            except HibernationError as error:
+                worker.guests.pop(guest.number, None)
+                self._forget(guest)
+                guest.finish(Outcome(Reason.NOT_RESUMED, UNNATURAL, str(error)))
+                raise
+        finally:
+            os.close(fd)
+        for each in guest.console:
+            os.close(each)
+        guest.console = []
+
+    def _forget(self, guest: PooledGuest) -> None:
+        """A guest is over that no worker cleans up behind."""
+        self._hibernated.pop(guest.number, None)
+        if self._dormitory is not None:
+            self._dormitory.forget(guest.number)
+        if self._scratch_root is not None and guest.scratch:
+            shutil.rmtree(self._scratch_root / guest.scratch, ignore_errors=True)
+
+    async def trim(self) -> None:
+        """Give back the machines that are warm for guests to come, and end workers that have no guest.
+
+        For a pool of which most is hibernated; what comes next starts new ones.
+        """
+        for worker in [w for w in self._workers if not w.guests]:
+            self._lost(worker, Reason.STOPPED, "it was idle")
+
+    @staticmethod
+    def _expect(guest: PooledGuest, *states: Rest) -> None:
+        if guest.is_over:
+            raise HibernationError(f"guest {guest.number} is over")
+        if guest.rest not in states or guest.is_asked:
+            raise HibernationError(f"guest {guest.number} is {guest.rest.value}")
+
+    @staticmethod
+    def _changed(guest: PooledGuest, event: GuestEvent, facts: Mapping[str, str]) -> None:
+        if guest.on_change is not None:
+            guest.on_change(event, facts)
 
     async def warm(self, count: int) -> int:
         """Make machines for `count` guests warm, spread over workers; return how many are.
@@ -271,7 +343,7 @@ class Pool:
             worker.tell({"op": "warm", "count": share, "limits": asdict(self._limits)})
         return sum(await asyncio.gather(*asked))
 
-    def _worker_with_room(self) -> _WorkerLink:
+    def _worker_with_room(self) -> WorkerLink:
         """Return the next worker in turn that has room: guests that start together start side by side."""
         for _ in range(len(self._workers)):
             self._turn = (self._turn + 1) % len(self._workers)
@@ -280,41 +352,44 @@ class Pool:
                 return worker
         return self._spawn()
 
-    def _spawn(self) -> _WorkerLink:
+    def _spawn(self) -> WorkerLink:
         if self._control is None:
             raise VmmError("the pool is not open")
         ours, theirs = Channel.pair()
         self._control.send({"op": "spawn"}, [theirs.fileno()])
         theirs.close()
-        worker = _WorkerLink(ours)
+        worker = WorkerLink(ours)
         self._workers.append(worker)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._heard, worker)
         return worker
 
-    def _heard(self, worker: _WorkerLink) -> None:
+    def _heard(self, worker: WorkerLink) -> None:
         try:
             message, fds = worker.channel.receive()
         except Closed:
             self._lost(worker, Reason.WORKER_DIED, "its worker process ended")
             return
-        for fd in fds:
-            os.close(fd)
         try:
-            self._event(worker, message)
+            kept = self._event(worker, message, fds)
         except (KeyError, ValueError, TypeError):
+            kept = False
             self._lost(worker, Reason.WORKER_DIED, "its worker sent nonsense")
+        if not kept:
+            for fd in fds:
+                os.close(fd)
 
-    def _event(self, worker: _WorkerLink, message: dict[str, Any]) -> None:
+    def _event(self, worker: WorkerLink, message: dict[str, Any], fds: list[int]) -> bool:
+        """Handle a message; return whether its descriptors were taken."""
         if message["op"] == "warm":
             if worker.warm is not None and not worker.warm.done():
                 if message.get("error"):
                     worker.warm.set_exception(VmmError(f"a machine could not be made: {message['error']}"))
                 else:
                     worker.warm.set_result(int(message["count"]))
-            return
+            return False
         guest = worker.guests.get(int(message["guest"]))
         if guest is None:
-            return
+            return False
         if message["op"] == "started":
             guest.confirm_started()
         elif message["op"] == "input":
@@ -324,8 +399,14 @@ class Pool:
             outcome = outcome_from_json(message["outcome"])
             del worker.guests[guest.number]
             guest.finish(outcome)
+        elif message["op"] in ("rested", "going", "dropped") and guest.is_asked:
+            if message["op"] == "dropped":
+                guest.scratch = _plain_name(str(message["scratch"]))
+            guest.answer(str(message.get("error", ""))[:1000], fds)
+            return bool(message["op"] == "dropped")
+        return False
 
-    def _lost(self, worker: _WorkerLink, reason: Reason, detail: str) -> None:
+    def _lost(self, worker: WorkerLink, reason: Reason, detail: str) -> None:
         if not worker.alive:
             return
         worker.alive = False
@@ -337,6 +418,13 @@ class Pool:
         for guest in worker.guests.values():
             guest.finish(Outcome(reason, UNNATURAL, detail))
         worker.guests.clear()
+
+
+def _plain_name(name: str) -> str:
+    """Return a file's name that a worker said. Raises: ValueError if it leads out of its folder."""
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise ValueError(f"{name!r} is no plain name")
+    return name
 
 
 def _start_nursery(fd: int) -> "subprocess.Popen[bytes]":

@@ -346,6 +346,7 @@ class RingServer:
         self._window_left = _FRAMES_PER_WINDOW
         self._throttled: asyncio.TimerHandle | None = None
         self._closed = False
+        self._refusing = False
         self.bytes_in = self.bytes_out = 0
 
     def start(self) -> None:
@@ -370,6 +371,20 @@ class RingServer:
             transport.was_reset(errno.ECONNRESET)
         self._streams.clear()
         self._ring.close()
+
+    def on_another(self, ring: GuestRing) -> "RingServer":
+        """Return a server like this one for a guest that goes on with another ring; names keep their addresses."""
+        return RingServer(ring, self._accept, names=self.names, on_violation=self._on_violation)
+
+    def end_streams(self) -> None:
+        """End every stream, as a network that goes away, and refuse new ones until `accept_streams`."""
+        self._refusing = True
+        for transport in list(self._streams.values()):
+            transport.abort()
+
+    def accept_streams(self) -> None:
+        """Take new streams again."""
+        self._refusing = False
 
     @property
     def stream_count(self) -> int:
@@ -541,8 +556,8 @@ class RingServer:
         if family not in (_AF_INET, _AF_INET6) or not port:
             self.send_soon(_kvm.FRAME_RESET, stream, errno.EADDRNOTAVAIL)
             return None
-        if len(self._streams) >= _kvm.RING_STREAMS:
-            self.send_soon(_kvm.FRAME_RESET, stream, errno.ENOBUFS)
+        if self._refusing or len(self._streams) >= _kvm.RING_STREAMS:
+            self.send_soon(_kvm.FRAME_RESET, stream, errno.ECONNRESET if self._refusing else errno.ENOBUFS)
             return None
         address = str(ipaddress.IPv4Address(raw[:4]) if family == _AF_INET else ipaddress.IPv6Address(raw))
         host = self.names.name_of(address) or address

@@ -19,7 +19,8 @@ from seamgate_vmm.guest import Limits
 from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import Outcome, Reason
-from seamgate_vmm.pool import Pool, PooledGuest
+from seamgate_vmm.pool import Pool
+from seamgate_vmm.pooled import PooledGuest
 from seamgate_vmm.ring import Accept
 from seamgate_vmm.standard_input import Feed
 from seamgate_vmm.template import Job, names, path_of

@@ -78,7 +78,7 @@ class Meta:
     hot: tuple[tuple[int, int], ...] = ()  # (address, length) that every restored guest writes
 
 
-def sha256(data: bytes | memoryview) -> str:
+def sha256(data: bytes | bytearray | memoryview) -> str:
     """Return the digest, hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 

@@ -84,7 +84,16 @@ class Spares:
         """Return a scratch folder. Raises: OSError."""
         return self._folders.pop() if self._folders else self._new_folder()
 
+    def folder_of(self, name: str) -> Scratch:
+        """Return the folder of a guest that was hibernated, with what it left there. Raises: FileNotFoundError."""
+        path = self._scratch_root / name
+        path.stat()
+        return self._scratch_at(path)
+
     def _new_folder(self) -> Scratch:
         path = self._scratch_root / f"{os.getpid()}-{next(self._numbers)}"  # workers share the root
         path.mkdir(mode=0o700)
+        return self._scratch_at(path)
+
+    def _scratch_at(self, path: Path) -> Scratch:
         return Scratch(path, self._view.with_scratch(Mount(_SCRATCH, str(path), writable=True)))

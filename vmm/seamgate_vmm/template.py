@@ -377,23 +377,25 @@ def restore(
     *,
     ring: tuple[int, int] | None = None,
     reuse: Guest | None = None,
+    pid: int = 0,
 ) -> Guest:
     """Return a guest that will do `job` when it is stepped.
 
     ring: (memfd, doorbell eventfd), both stay the caller's. reuse: an ended guest of the same template, whose machine
     is brought back to the template instead of making a new one; it must not be used any more.
+    pid: what it sees as its process number; 0: one that no other guest of this process has.
     Raises: OSError if KVM refuses; VmmError if the job is too long.
     """
     limits = limits or Limits()
     meta = loaded.meta
-    machine = recycle(reuse) if reuse is not None else _new_machine(host, loaded, limits)
+    machine = recycle(reuse) if reuse is not None else new_machine(host, loaded, limits)
     try:
         if ring is not None:
             machine.attach_ring(*ring)
         if reuse is None:
             machine.set_hot([(a, n) for a, n in meta.hot])
-        generation, pid = secrets.randbits(63) | 1, _new_pid()
-        set_params(machine, host, meta.layout, meta.mono_ns, generation, pid, terminal_flags(job))
+        generation, pid = secrets.randbits(63) | 1, pid or _new_pid()
+        set_params(machine, host, meta.layout, meta.mono_ns, generation, pid, terminal_flags(job.terminals))
         machine.load(bytes.fromhex(meta.state))
         files = FileService(machine, view, Scratch(limits.scratch_bytes, limits.scratch_files), "/")
         files.program = meta.program
@@ -406,9 +408,9 @@ def restore(
     return guest
 
 
-def terminal_flags(job: Job) -> int:
-    """Return what the parameter page says of a job's standard descriptors."""
-    return sum(_kvm.PARAMS_TERMINAL << fd for fd in set(job.terminals) & {0, 1, 2})
+def terminal_flags(terminals: Iterable[int]) -> int:
+    """Return what the parameter page says of these standard descriptors: that they are terminals."""
+    return sum(_kvm.PARAMS_TERMINAL << fd for fd in set(terminals) & {0, 1, 2})
 
 
 def _encode(job: Job, generation: int) -> bytes:
@@ -422,7 +424,8 @@ def _encode(job: Job, generation: int) -> bytes:
     return b"\0".join(os.fsencode(word) for word in words)
 
 
-def _new_machine(host: Host, loaded: Loaded, limits: Limits) -> _kvm.Machine:
+def new_machine(host: Host, loaded: Loaded, limits: Limits) -> _kvm.Machine:
+    """Return a machine with the template's memory. Raises: OSError if KVM refuses."""
     first = loaded.meta.first_bytes
     return _kvm.Machine(
         host.kvm,

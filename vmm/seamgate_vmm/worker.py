@@ -29,13 +29,14 @@ from seamgate_vmm import _kvm
 from seamgate_vmm.channel import Channel, Closed
 from seamgate_vmm.errors import VmmError
 from seamgate_vmm.guest import UNNATURAL, Guest, Limits, State
+from seamgate_vmm.hibernation import capture, resume
 from seamgate_vmm.host import Host, open_host
 from seamgate_vmm.image import Mount, View
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.snapshot import Loaded, load
 from seamgate_vmm.spares import Scratch, Spares
 from seamgate_vmm.standard_input import PipeInput
-from seamgate_vmm.template import Job, restore, view_of
+from seamgate_vmm.template import Job, restore, terminal_flags, view_of
 
 _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
@@ -44,6 +45,8 @@ _NICE = 5  # a hundred workers must not starve the one gateway that all their gu
 _TRIM_AFTER_S = 15.0  # giving pages back and taking copies again costs 5 ms of CPU: not for every answer waited for
 _MESSAGES_PER_TURN = 64
 _BREATH_S = 0.02  # so long nothing happens before machines are tidied: a start must not wait for that
+_REST_S = 3.0  # how long a guest has to stand still when asked to
+_CONSOLE_FDS = 3  # of those of a start, from here on
 _START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr; and stdin, if it has one
 
 
@@ -59,6 +62,10 @@ class _Slot:
     reported: bool = False
     blocked_fd: int = -1
     input: PipeInput | None = None
+    rest: str = ""  # "park" or "hibernate": what it was asked for, until that is answered
+    rest_by: float = 0.0
+    rest_fd: int = -1  # where its pages go
+    is_parked: bool = False
     queued: bool = False
     waits_since: float = 0.0
     trimmed: bool = False
@@ -157,6 +164,9 @@ class Worker:
             self._sleep(slot)
         elif state is State.CONSOLE:
             self._wait_for_console(slot)
+        elif state is State.RESTING:
+            if slot.rest:  # else a timer of before: it stands still already
+                self._rested(slot)
         elif state is State.RENDEZVOUS:
             slot.guest.stop(Reason.BAD_REQUEST, "it went to the rendezvous again")
             self._finish(slot)
@@ -218,6 +228,9 @@ class Worker:
                 elif not slot.trimmed and time.monotonic() - slot.waits_since > _TRIM_AFTER_S:
                     slot.trimmed = True
                     self._to_trim.append(slot)
+            if slot.rest and time.monotonic() > slot.rest_by:
+                slot.guest.ask_rest(_kvm.REST_NONE)
+                self._answer_rest(slot, f"it did not stand still within {_REST_S:g} s")
 
     def _finish(self, slot: _Slot) -> None:
         outcome = slot.guest.outcome or Outcome(Reason.STOPPED, UNNATURAL)
@@ -226,18 +239,21 @@ class Worker:
         if spare is not None:
             self._spares.keep(spare)
 
-    def _remove(self, slot: _Slot) -> Guest | None:
+    def _remove(self, slot: _Slot, *, keep_scratch: bool = False) -> Guest | None:
         """Forget a guest; return it if its machine can serve another."""
         self._slots.pop(slot.number, None)
         for fd in (slot.wake, slot.blocked_fd, -1 if slot.input is None else slot.input.fd):
             self._ignore(fd)
         for fd in slot.fds:
             os.close(fd)
-        slot.scratch.remove()
+        if slot.rest_fd >= 0:
+            os.close(slot.rest_fd)
+        if not keep_scratch:
+            slot.scratch.remove()
         guest = slot.guest
         guest.files.close()
         outcome = guest.outcome
-        if outcome is not None and outcome.reason in (Reason.EXITED, Reason.STOPPED):
+        if not slot.is_parked and outcome is not None and outcome.reason in (Reason.EXITED, Reason.STOPPED):
             return guest
         guest.close()
         return None
@@ -270,9 +286,15 @@ class Worker:
             if not self._to_warm:
                 self._channel.send({"op": "warm", "guest": 0, "count": self._spares.count})
             return
+        if op == "wake":
+            self._wake_up(message, fds)
+            return
+        slot = self._slots.get(int(message.get("guest", -1)))
+        if slot is not None and op == "rest":
+            self._ask_rest(slot, str(message["kind"]), fds)
+            return
         for fd in fds:
             os.close(fd)
-        slot = self._slots.get(int(message.get("guest", -1)))
         if slot is None:
             return
         if op == "stop":
@@ -282,15 +304,115 @@ class Worker:
             slot.guest.signal(int(message["number"]))
             if slot.guest.state is State.WAITING:
                 self._enqueue(slot)
+        elif op == "go":
+            self._go_on(slot)
+        elif op == "drop":
+            self._drop(slot)
+
+    # ---- standing still
+
+    def _ask_rest(self, slot: _Slot, kind: str, fds: list[int]) -> None:
+        for fd in (*fds[1:], *([slot.rest_fd] if slot.rest_fd >= 0 else [])):
+            os.close(fd)
+        slot.rest, slot.rest_by, slot.rest_fd = kind, time.monotonic() + _REST_S, fds[0] if fds else -1
+        try:
+            if slot.guest.state is State.RESTING:  # parked, and now to be hibernated: its streams have to end
+                self._unpark(slot)
+            slot.guest.ask_rest(_kvm.REST_HIBERNATE if kind == "hibernate" else _kvm.REST_PARK)
+        except (OSError, VmmError) as error:
+            self._answer_rest(slot, str(error))
+            return
+        if slot.guest.state is State.WAITING:
+            self._enqueue(slot)
+
+    def _unpark(self, slot: _Slot) -> None:
+        if slot.is_parked:
+            slot.guest.machine.unpark()
+            slot.is_parked = False
+        slot.guest.go_on()
+        self._enqueue(slot)
+
+    def _rested(self, slot: _Slot) -> None:
+        try:
+            if slot.rest == "park":
+                slot.guest.machine.trim()
+                slot.guest.machine.park()
+                slot.is_parked = True
+            else:
+                data = memoryview(capture(slot.guest, self._loaded, self._host))
+                while data:
+                    data = data[os.write(slot.rest_fd, data) :]
+        except (OSError, VmmError) as error:
+            slot.guest.go_on()
+            self._enqueue(slot)
+            self._answer_rest(slot, str(error))
+            return
+        self._answer_rest(slot, "")
+
+    def _answer_rest(self, slot: _Slot, error: str) -> None:
+        slot.rest = ""
+        if slot.rest_fd >= 0:
+            os.close(slot.rest_fd)
+            slot.rest_fd = -1
+        self._channel.send({"op": "rested", "guest": slot.number, "error": error})
+
+    def _go_on(self, slot: _Slot) -> None:
+        if slot.guest.state is not State.RESTING:
+            return
+        try:
+            self._unpark(slot)
+        except OSError as error:
+            slot.guest.stop(Reason.MACHINE_FAILED, str(error))
+            self._finish(slot)
+            return
+        self._channel.send({"op": "going", "guest": slot.number, "error": ""})
+
+    def _drop(self, slot: _Slot) -> None:
+        """Forget a guest that is kept elsewhere now; its machine can serve another."""
+        if slot.guest.state is not State.RESTING:
+            return
+        slot.guest.stop()
+        message = {"op": "dropped", "guest": slot.number, "scratch": slot.scratch.path.name}
+        self._channel.send(message, slot.fds[_CONSOLE_FDS:])
+        spare = self._remove(slot, keep_scratch=True)
+        if spare is not None:
+            self._spares.keep(spare)
+
+    def _wake_up(self, message: dict[str, Any], fds: list[int]) -> None:
+        number = int(message["guest"])
+        data, *rest = fds
+        try:
+            self._check_count(message, rest)
+            with os.fdopen(data, "rb") as file:
+                file.seek(0)
+                self._add(number, message, rest, self._spares.folder_of(message["scratch"]), file.read())
+        except (OSError, VmmError) as error:
+            for fd in rest:
+                os.close(fd)
+            self._channel.send({"op": "going", "guest": number, "error": str(error)})
+            return
+        slot = self._slots[number]
+        slot.reported = True
+        slot.guest.go_on()
+        self._enqueue(slot)
+        self._channel.send({"op": "going", "guest": number, "error": ""})
+
+    # ---- starting
+
+    @staticmethod
+    def _check_count(message: dict[str, Any], fds: list[int]) -> None:
+        expected = _START_FDS + bool(message["stdin"])
+        if len(fds) != expected:
+            raise VmmError(f"{len(fds)} descriptors instead of {expected}")
 
     def _start(self, message: dict[str, Any], fds: list[int]) -> None:
         number = int(message["guest"])
         scratch: Scratch | None = None
         try:
-            if len(fds) != _START_FDS + bool(message["stdin"]):
-                raise VmmError(f"{len(fds)} descriptors instead of {_START_FDS + bool(message['stdin'])}")
+            self._check_count(message, fds)
             scratch = self._spares.folder()
-            self._restore(number, message, fds, scratch)
+            self._add(number, message, fds, scratch)
+            self._enqueue(self._slots[number])
         except (OSError, VmmError) as error:
             for fd in fds:
                 os.close(fd)
@@ -299,11 +421,13 @@ class Worker:
             outcome = Outcome(Reason.MACHINE_FAILED, UNNATURAL, str(error))
             self._channel.send({"op": "ended", "guest": number, "outcome": outcome_to_json(outcome)})
 
-    def _restore(self, number: int, message: dict[str, Any], fds: list[int], scratch: Scratch) -> None:
+    def _add(
+        self, number: int, message: dict[str, Any], fds: list[int], scratch: Scratch, hibernated: bytes | None = None
+    ) -> None:
+        """Make a machine for a guest that is new, or was hibernated."""
         memory, doorbell, wake, stdout, stderr, *stdin = fds
         for fd in (stdout, stderr):
             os.set_blocking(fd, False)
-        job = Job(message["argv"], message["env"], message["cwd"], message["terminals"])
         slot: _Slot
 
         def console(fd: int, data: bytes) -> int:
@@ -316,23 +440,20 @@ class Worker:
             except BrokenPipeError:
                 return len(data)  # nobody reads it any more: the guest is not held up
 
-        guest = restore(
-            self._host,
-            self._loaded,
-            job,
-            scratch.view,
-            console,
-            Limits(**message["limits"]),
-            ring=(memory, doorbell),
-            reuse=self._spares.take(),
-        )
+        view, limits, spare = scratch.view, Limits(**message["limits"]), self._spares.take()
+        host, loaded, ring = self._host, self._loaded, (memory, doorbell)
+        if hibernated is None:
+            job = Job(message["argv"], message["env"], message["cwd"], message["terminals"])
+            guest = restore(host, loaded, job, view, console, limits, ring=ring, reuse=spare, pid=message["pid"])
+        else:
+            flags = terminal_flags(message["terminals"])
+            guest = resume(host, loaded, hibernated, view, console, limits, ring=ring, reuse=spare, flags=flags)
         slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds)
         if stdin:
             slot.input = guest.input = PipeInput(stdin[0], lambda size: self._want_input(slot, size))
         self._slots[number] = slot
         self._by_fd[wake] = slot
         self._poll.register(wake, select.EPOLLIN)
-        self._enqueue(slot)
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:

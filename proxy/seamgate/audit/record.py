@@ -159,10 +159,12 @@ class AuditWebSocket(msgspec.Struct, frozen=True):
 class AuditGateway(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the gateway did: "start", "stop" or "reload", and facts worth keeping (version, plugins, policy files).
 
-    "guest_end": a guest in a microVM is over; the facts say how (reason, exit status, detail).
+    "guest_end": a guest in a microVM is over; the facts say how (reason, exit status, detail). "guest_park",
+    "guest_hibernate", "guest_resume": it stands still in memory, or on disk, or goes on; the facts say from what, and
+    how many bytes are kept.
     """
 
-    event: Literal["start", "stop", "reload", "guest_end"]
+    event: Literal["start", "stop", "reload", "guest_end", "guest_park", "guest_hibernate", "guest_resume"]
     facts: Mapping[str, str] = {}
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal
 
 from seamgate.address import address_text, canonical_address, canonical_name
 from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord, AuditRequest, guest_part
@@ -30,7 +31,7 @@ from seamgate.verdict import Effect, Verdict, denial_of, deny
 from seamgate_vmm.greeting import PREFACE, StreamOpen, read_greeting
 
 if TYPE_CHECKING:
-    from seamgate_vmm.outcome import Outcome
+    from seamgate_vmm.outcome import GuestEvent, Outcome
 
 ENTRY: Final = "ring"
 _LONGEST_NAME_SHOWN = 80
@@ -119,6 +120,12 @@ class RingGuest:
         """Tell the audit log of a stream that was reset."""
         self._refusals.refuse(AuditRequest(method="CONNECT", scheme="tcp", host=place.host, port=place.port), verdict)
 
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def changed(self, event: GuestEvent, facts: Mapping[str, str]) -> None:
+        """Tell the audit log that the guest stands still or goes on; made for `Pool.start(on_change=...)`."""
+        self._tell(event, facts)
+
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def ended(self, outcome: Outcome) -> None:
@@ -132,13 +139,16 @@ class RingGuest:
             "cpu_s": f"{outcome.cpu_s:.3f}",
             "refused_calls": ", ".join(outcome.unsupported),
         }
+        self._tell("guest_end", {name: value for name, value in facts.items() if value})
+
+    def _tell(self, event: Literal["guest_end"] | GuestEvent, facts: Mapping[str, str]) -> None:
         self._seam.journal.append(
             AuditRecord(
                 time=self._seam.clock(),
                 kind=AuditKind.GATEWAY,
                 guest=guest_part(self._guest),
                 entry=ENTRY,
-                gateway=AuditGateway("guest_end", {name: value for name, value in facts.items() if value}),
+                gateway=AuditGateway(event, facts),
                 generation=self._seam.pipeline.generation,
             )
         )

@@ -19,7 +19,8 @@ from seamgate_vmm.bench.memory import PhysicalMemory
 from seamgate_vmm.greeting import StreamOpen
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import Outcome
-from seamgate_vmm.pool import Pool, PooledGuest
+from seamgate_vmm.pool import Pool
+from seamgate_vmm.pooled import PooledGuest
 from seamgate_vmm.ring import Accept
 from seamgate_vmm.template import Job
 
