@@ -12,6 +12,7 @@ import uvloop
 from hypothesis import settings
 
 ASYNC_TEST_LIMIT_S = 30.0
+"""Where the module of a test does not say otherwise, by the same name."""
 # A machine that is busy with other things must not fail a property.
 settings.register_profile("seamgate", deadline=None)
 settings.load_profile("seamgate")
@@ -27,7 +28,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
 
     async def limited() -> None:
-        async with asyncio.timeout(ASYNC_TEST_LIMIT_S):
+        async with asyncio.timeout(getattr(pyfuncitem.module, "ASYNC_TEST_LIMIT_S", ASYNC_TEST_LIMIT_S)):
             await function(**arguments)
 
     uvloop.run(limited())

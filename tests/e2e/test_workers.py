@@ -23,6 +23,8 @@ from support.crew import Crew, worker_of
 from support.lab import ALLOW_ALL, WITH_KEY
 from support.upstream import HttpUpstream, Talk, echo
 
+ASYNC_TEST_LIMIT_S = 90.0
+"""Three processes start for each test, on a machine that may be busy."""
 DENY_X = {"id": "no-x", "deny": {"hosts": ["**"], "paths": ["/x/**", "/x"], "ports": ["1-65535"]}}
 
 
@@ -195,10 +197,8 @@ async def test_a_worker_is_killed_under_load() -> None:
         await asyncio.gather(*loads)
         ended = collections.Counter(answered)
         await crew.until_soon(
-            lambda: sum(line["reason"] in ("allowed", "worker_lost") for line in crew.terminal()) >= len(answered)
+            lambda: not ended - collections.Counter(line["request"]["path"] for line in crew.terminal())
         )
-        recorded = collections.Counter(line["request"]["path"] for line in crew.terminal() if "request" in line)
-        assert not ended - recorded
 
 
 async def test_a_reload_under_load_is_of_all_workers_or_none() -> None:

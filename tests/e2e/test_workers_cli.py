@@ -49,12 +49,13 @@ def test_an_operator_sees_one_gateway(folder: Path) -> None:
     config.write_text(config.read_text() + "admin: {listen: 'unix:admin.sock'}\nworkers: 1\n")
     with Running("serve", "--workers", "2", home=folder) as gateway:
         port = proxy_port(gateway.wait_for('"message": "gateway"'))
-        workers = children(gateway.process.pid)
+        (nursery,) = children(gateway.process.pid)
+        workers = children(nursery)
         assert len(workers) == 2
         assert "No rule allows" in denied_by(folder, port, "http://b.example/")
         shown = seamgate("status", home=folder)
         assert shown.returncode == 0, shown.stderr
-        assert f"worker 0    serving, pid {workers[0]}, generation 1" in shown.stdout
+        assert all(f"serving, pid {pid}, generation 1" in shown.stdout for pid in workers)
         policy = folder / "policy.yaml"
         policy.write_text(policy.read_text() + _TWO)
         done = seamgate("reload", home=folder)
@@ -78,7 +79,9 @@ def test_workers_end_with_their_supervisor(folder: Path) -> None:
     """
     with Running("serve", "--workers", "2", home=folder) as gateway:
         port = proxy_port(gateway.wait_for('"message": "gateway"'))
-        workers = children(gateway.process.pid)
+        (nursery,) = children(gateway.process.pid)
+        workers = [nursery, *children(nursery)]
+        assert len(workers) == 3
         for pid in workers:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 os.kill(pid, number)
@@ -95,11 +98,47 @@ def test_workers_end_with_their_supervisor(folder: Path) -> None:
     assert seamgate("audit", "verify", str(folder / "audit" / "audit.jsonl"), home=folder).returncode == 0
 
 
-def test_a_worker_that_can_not_start_stops_the_start(folder: Path) -> None:
-    """What only a worker finds out is the gateway's error, with exit code 2, and leaves no process."""
-    (folder / "sitecustomize.py").write_text(
-        "import sys\nif 'seamgate.workers.worker' in sys.orig_argv: raise SystemExit(7)\n"
-    )
+_IN_NURSERY = "import sys\nif 'seamgate.workers.nursery' in sys.orig_argv:\n  "
+
+
+def test_workers_that_can_not_start_stop_the_start(folder: Path) -> None:
+    """If the process that they come from can't run, the gateway does not start either, with exit code 3."""
+    (folder / "sitecustomize.py").write_text(_IN_NURSERY + "raise SystemExit(7)\n")
     done = seamgate("serve", "--workers", "2", home=folder, env={"PYTHONPATH": str(folder)})
-    assert done.returncode == 2
-    assert "a worker can't start: it ended" in done.stderr
+    assert done.returncode == 3
+    assert "the process that workers come from is gone" in done.stderr
+
+
+def test_the_memory_of_all_processes_is_closed(folder: Path) -> None:
+    """A guest of the same user can't look into a worker, at no time: it is forked from a process that forbids it.
+
+    What is asked, at the beginning of each worker's life and at its end, is what a debugger would have to ask.
+    """
+    ask = "lambda when: os.write(2, b'dumpable=%d %b\\n' % (ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), when))"
+    (folder / "sitecustomize.py").write_text(
+        f"import atexit, ctypes, os\nask = {ask}\natexit.register(ask, b'end')\n"
+        "os.register_at_fork(after_in_child=lambda: ask(b'fork'))\n"
+    )
+    with Running("serve", "--workers", "2", home=folder, env={"PYTHONPATH": str(folder)}) as gateway:
+        gateway.wait_for('"message": "gateway"')
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.ended() == 0
+        gateway.wait_to_end()
+    said = [line for line in gateway.lines if line.startswith("dumpable=")]
+    assert set(said) == {"dumpable=0 end\n", "dumpable=0 fork\n"}
+    assert said.count("dumpable=0 end\n") == 4
+    assert said.count("dumpable=0 fork\n") >= 2
+
+
+def test_the_gateway_ends_if_its_nursery_is_killed(folder: Path) -> None:
+    """A new one could be looked into while it starts, by whoever killed the last: so the gateway stops, and says so."""
+    with Running("serve", "--workers", "2", home=folder) as gateway:
+        gateway.wait_for('"message": "gateway"')
+        (nursery,) = children(gateway.process.pid)
+        workers = children(nursery)
+        assert len(workers) == 2
+        os.kill(nursery, signal.SIGKILL)
+        assert json.loads(gateway.wait_for("come from is gone"))["level"] == "error"
+        assert gateway.ended() == 2
+        until(lambda: all(gone(pid) for pid in workers))
+    assert seamgate("audit", "verify", str(folder / "audit" / "audit.jsonl"), home=folder).returncode == 0

@@ -103,6 +103,11 @@ class Running:
             if text in line:
                 return line
 
+    def wait_to_end(self) -> None:
+        """Read all that it, and the processes that it started, still say."""
+        while (line := self._queue.get(timeout=COMMAND_S)) is not None:
+            self.lines.append(line)
+
     def ended(self) -> int:
         """Wait for its end and return the exit code."""
         return self.process.wait(timeout=COMMAND_S)

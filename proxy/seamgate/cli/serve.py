@@ -100,12 +100,15 @@ class Service:
 
     def __init__(self, path: Path, gateway: Gateway, grace_s: float, color: bool | None) -> None:
         self._gateway = gateway
+        if isinstance(gateway, Supervisor):
+            gateway.on_fault = self._on_fault
         self._gateway.reload_path = path
         self._grace_s = grace_s
         self._color = color
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._started = False
+        self._fault = False
 
     async def run(self) -> None:
         """Run until a signal says otherwise."""
@@ -123,6 +126,13 @@ class Service:
         await self._stopping.wait()
         notify("STOPPING=1")
         await self._stop()
+        if self._fault:
+            raise SeamgateError("the gateway has stopped because of a fault: see the log")
+
+    def _on_fault(self) -> None:
+        """It can't go on: stop, and let whoever looks after us start it again."""
+        self._fault = True
+        self._stopping.set()
 
     def _on_stop(self, number: signal.Signals) -> None:
         if self._stopping.is_set():

@@ -1,27 +1,26 @@
 """One worker as the supervisor sees it: its process, its channel, what it has begun, what it last told.
 
-Owned by `seamgate.workers.supervisor`. The process is a fresh interpreter, not a fork: the supervisor has threads and
-an event loop, and a worker that is started again is then the same as the first.
+Owned by `seamgate.workers.supervisor`; its process is a child of the nursery (`seamgate.workers.nursery`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
 
-from seamgate.errors import PrerequisiteMissing
 from seamgate.observe.status import WorkerStatus
 from seamgate.observe.work import Work
 from seamgate.workers.channel import Channel
 from seamgate.workers.ledger import Account
 from seamgate.workers.messages import Committed, FromSupervisor, Prepared, Ready, Report
+from seamgate.workers.nursery import Nursery
 
 log = structlog.get_logger("seamgate.workers")
 
@@ -31,8 +30,6 @@ LEAVE_S: Final = 2.0
 """How long a worker that has closed its channel may take to end."""
 SETTLED_S: Final = 60.0
 """A worker that lived so long is started again at once; one that did not, later each time."""
-_MODULE: Final = "seamgate.workers.worker"
-"""Run with -P: the folder that the gateway happens to be started in holds nothing of ours."""
 
 
 class Member:
@@ -42,7 +39,14 @@ class Member:
     long its next start waits.
     """
 
-    def __init__(self, number: int, on_message: Callable[[Member, Any], None], on_gone: Callable[[Member], None]):
+    def __init__(
+        self,
+        number: int,
+        nursery: Nursery,
+        on_message: Callable[[Member, Any], None],
+        on_gone: Callable[[Member], None],
+    ) -> None:
+        self._nursery = nursery
         self.number = number
         self.state = "gone"
         self.restarts = -1
@@ -53,7 +57,8 @@ class Member:
         self.account = Account(self.send)
         self._on_message = on_message
         self._on_gone = on_gone
-        self._process: asyncio.subprocess.Process | None = None
+        self._pid = 0
+        self._pidfd = -1
         self._channel: Channel | None = None
         self._waiting: dict[type, list[asyncio.Future[Any]]] = {}
         self.gone = asyncio.Event()
@@ -65,7 +70,7 @@ class Member:
     @property
     def pid(self) -> int:
         """Its process, 0 if there is none."""
-        return 0 if self._process is None or self.state == "gone" else self._process.pid
+        return 0 if self.state == "gone" else self._pid
 
     def is_up(self) -> bool:
         """Whether it is set up and not gone."""
@@ -74,7 +79,7 @@ class Member:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def launch(self, descriptors: Sequence[int]) -> None:
-        """Start its process, with these descriptors inherited.
+        """Start its process; it has its end of the channel, then these descriptors.
 
         Raises:
             PrerequisiteMissing: there is no room for another process.
@@ -84,26 +89,26 @@ class Member:
         self.restarts += 1
         self.started_at = asyncio.get_running_loop().time()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", _MODULE, str(its.fileno()),
-                stdin=subprocess.DEVNULL, pass_fds=(its.fileno(), *descriptors), start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
+            self._pid = await self._nursery.bear([its.fileno(), *descriptors])
+        except BaseException:
             mine.close()
             self.state = "gone"
-            raise PrerequisiteMissing(f"a worker can't be started: {error.strerror}") from error
+            raise
         finally:
             its.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._pidfd = os.pidfd_open(self._pid)
         self.gone.clear()
         self._channel = await Channel.open(mine, self._take, self._closed, from_worker=True)
 
     def kill(self) -> None:
         """End it at once."""
-        self._process_must_end(self._process)
+        self._must_end(self._pidfd)
 
     def _closed(self) -> None:
         """Its end of the channel is closed: it is gone, or is about to be."""
-        asyncio.get_running_loop().call_later(LEAVE_S, self._process_must_end, self._process)
+        asyncio.get_running_loop().call_later(LEAVE_S, self._must_end, self._pidfd, True)
+        self._pidfd = -1
         for kind in list(self._waiting):
             self._answer(kind, None)
         alive_s = asyncio.get_running_loop().time() - self.started_at
@@ -113,15 +118,17 @@ class Member:
         self.gone.set()
 
     @staticmethod
-    def _process_must_end(process: asyncio.subprocess.Process | None) -> None:
-        """Without a channel it has nothing to do any more."""
-        if process is not None and process.returncode is None:
+    def _must_end(pidfd: int, close: bool = False) -> None:
+        """Kill the process behind a descriptor, if it is still there; by its number it might be another one by now."""
+        if pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            if close:
+                os.close(pidfd)
 
     async def exit_code(self) -> int | None:
         """Return how its process ended, once it has."""
-        return None if self._process is None else await self._process.wait()
+        return await self._nursery.exit_code(self._pid)
 
     # -- talk --------------------------------------------------------------------------------------------------------
 

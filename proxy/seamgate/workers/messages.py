@@ -40,9 +40,9 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
         generation: the number of what is in force.
         worker: its number, from 0.
         workers: how many there are.
-        entries: entry -> the descriptor of its listener.
+        entries: entry -> the place of its listener among the descriptors that the worker has inherited.
         own: (address, port) of everything that no guest may be carried to.
-        memory: the descriptor of `SharedMemory`.
+        memory: the place of that of `SharedMemory`.
         guests: the configuration's guests, each token by its digest.
         ca: fingerprint of the CA that the supervisor loaded, "" for none.
         audit_problem: as in `Audit`.

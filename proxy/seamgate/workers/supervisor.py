@@ -55,6 +55,7 @@ from seamgate.workers.messages import (
     Setup,
     Stop,
 )
+from seamgate.workers.nursery import Nursery
 
 log = structlog.get_logger("seamgate.workers")
 
@@ -86,7 +87,10 @@ class Supervisor(Gateway):
         self._listeners: dict[str, socket.socket] = {}
         self._memory = SharedMemory.make(config.workers, list(config.guests))
         self._ledger: Ledger
+        self._nursery = Nursery(self._on_nursery_gone)
         self._members: list[Member] = []
+        self.on_fault: Callable[[], None] | None = None
+        """Called when the gateway can't go on: whoever runs it should stop it."""
         self._past: list[Work] = []
         self._own_metrics: WorkMetrics
         self._changing = asyncio.Lock()
@@ -144,7 +148,10 @@ class Supervisor(Gateway):
         self._ledger = Ledger(self._journal, self._clock)
         self._own_metrics = WorkMetrics(self)
         self.connections.all_open = SharedCount(self._memory, None, OPEN)
-        self._members = [Member(number, self._on_message, self._on_gone) for number in range(self.config.workers)]
+        await self._nursery.start()
+        self._members = [
+            Member(number, self._nursery, self._on_message, self._on_gone) for number in range(self.config.workers)
+        ]
         problems = await asyncio.gather(*[self._start_member(member) for member in self._members])
         problem = next(filter(None, problems), "")
         if problem:
@@ -168,9 +175,9 @@ class Supervisor(Gateway):
             generation=self._generation,
             worker=member.number,
             workers=self.config.workers,
-            entries={entry: listener.fileno() for entry, listener in self._listeners.items()},
+            entries={entry: place for place, entry in enumerate(self._listeners, 2)},
             own=sorted(self._own.places),
-            memory=self._memory.fd,
+            memory=1,
             guests=self._guests,
             ca=fingerprint(self.authority.certificate) if self._authority is not None else "",
             audit_problem=self._told_problem,
@@ -222,6 +229,13 @@ class Supervisor(Gateway):
         if was_up and not stopping:
             log.error("a worker is gone", worker=member.number, pid=member.pid, requests_lost=lost)
             self._restarts[member.number] = spawn(self._start_again(member), name=f"start worker {member.number} again")
+
+    def _on_nursery_gone(self) -> None:
+        """Whoever ended it may wait for the next one, to look into it: start none, and let the gateway stop."""
+        if not self.seam.draining:
+            log.error("the process that workers come from is gone, so the gateway stops")
+            if self.on_fault is not None:
+                self.on_fault()
 
     def _is_ending(self) -> bool:
         return self.seam.draining
@@ -401,6 +415,8 @@ class Supervisor(Gateway):
         for member in self._members:
             await member.gone.wait()
             await member.exit_code()
+        self._nursery.close()
+        await self._nursery.ended()
 
     def _close_listeners(self) -> None:
         for listener in self._listeners.values():
@@ -411,6 +427,7 @@ class Supervisor(Gateway):
         for member in self._members:
             member.kill()
         self._memory.close()
+        self._nursery.close()
         super()._close()
 
 

@@ -1,21 +1,19 @@
 """A worker: a gateway without journal, resolver and admin listener of its own, which does what the supervisor says.
 
-Started by the supervisor as `python -m seamgate.workers.worker FD`, where FD is its end of the channel; everything else
+Forked by the nursery (`seamgate.workers.nursery`) with its end of the channel and other descriptors; everything else
 comes in the first message. It takes connections from listeners that it inherits, and ends when the supervisor says so
 or is gone: then no request can be recorded, so none is carried. Signals are the supervisor's business: a terminal and
-systemd send theirs to all processes of the gateway.
+systemd send theirs to all processes of the gateway, and here they do nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import structlog
@@ -61,8 +59,6 @@ from seamgate.workers.recorder import Recorder
 
 log = structlog.get_logger("seamgate.workers")
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 
 def share_of(total: int, worker: int, workers: int) -> int:
     """Return a worker's part of a number that is split evenly: all parts together are the number."""
@@ -72,10 +68,11 @@ def share_of(total: int, worker: int, workers: int) -> int:
 class WorkerGateway(Gateway):
     """The gateway of one worker."""
 
-    def __init__(self, setup: Setup, channel: Channel) -> None:
+    def __init__(self, setup: Setup, channel: Channel, descriptors: Sequence[int]) -> None:
         super().__init__(setup.config)
         self._setup = setup
-        self._memory = SharedMemory(setup.memory, setup.workers, list(setup.guests))
+        self._descriptors = descriptors
+        self._memory = SharedMemory(descriptors[setup.memory], setup.workers, list(setup.guests))
         self._tag = f"{setup.worker:x}"
         self._generation = setup.generation
         self.recorder = Recorder(channel, setup.config.audit.file, setup.audit_problem)
@@ -124,7 +121,7 @@ class WorkerGateway(Gateway):
         return seam
 
     async def _open_server(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-        listener = socket.socket(fileno=self._setup.entries[entry])
+        listener = socket.socket(fileno=self._descriptors[self._setup.entries[entry]])
         return await asyncio.get_running_loop().create_server(
             accept, sock=listener, backlog=BACKLOG, start_serving=False
         )
@@ -147,7 +144,9 @@ class WorkerGateway(Gateway):
 class Worker:
     """The life of the process: messages of the supervisor in, what they ask for done."""
 
-    def __init__(self) -> None:
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        """Take the descriptors that the process has inherited; the first is its end of the channel."""
+        self._descriptors = descriptors
         self._channel: Channel
         self._gateway: WorkerGateway | None = None
         self._metrics: WorkMetrics
@@ -155,8 +154,9 @@ class Worker:
         self._stopping: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
 
-    async def run(self, end: socket.socket) -> None:
+    async def run(self) -> None:
         """Run until the supervisor says otherwise, or is gone."""
+        end = socket.socket(fileno=self._descriptors[0])
         self._channel = await Channel.open(end, self._on_message, self._on_closed, from_worker=False)
         await self._over.wait()
         while self._stopping is not None and not self._stopping.done():
@@ -186,7 +186,7 @@ class Worker:
 
     async def _set_up(self, setup: Setup) -> None:
         configure_logging(setup.log_format, setup.log_level, worker=setup.worker)  # type: ignore[arg-type]
-        gateway = WorkerGateway(setup, self._channel)
+        gateway = WorkerGateway(setup, self._channel, self._descriptors)
         try:
             await gateway.start()
         except SeamgateError as error:
@@ -244,19 +244,7 @@ class Worker:
         self._over.set()
 
 
-def _leave_it(*_: object) -> None:
-    """The supervisor got this signal too, or should have."""
-
-
-def main() -> None:
-    """Run one worker. Its only argument is the descriptor of its end of the channel."""
-    for number in _SIGNALS:
-        signal.signal(number, _leave_it)  # not SIG_IGN, which the commands of credentials would inherit
-    launch.forbid_inspection()
-    end = socket.socket(fileno=int(sys.argv[1]))
+def main(descriptors: Sequence[int]) -> None:
+    """Run one worker with the descriptors that it has inherited."""
     with contextlib.suppress(asyncio.CancelledError):
-        uvloop.run(Worker().run(end))
-
-
-if __name__ == "__main__":
-    main()
+        uvloop.run(Worker(descriptors).run())
