@@ -118,7 +118,7 @@ class Gateway:
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
         self.config = config
         self.seam: Seam
-        self.connections = Connections(config.limits.connections)
+        self.connections = Connections(config.limits.connections, config.limits.guest_connections)
         self._tag = ""
         self._shared: SharedState | None = None
         self.addresses: dict[str, tuple[str, int]] = {}

@@ -17,6 +17,8 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Attributes:
         connections: guests' connections at once; more are refused. 10,000 idle ones cost some 200 MB. On entries that
             ask for tokens, those that have not shown one yet get half of it at most, the newest ones.
+        guest_connections: of one guest at once, tunnels and streams included; more are refused. None: three quarters of
+            `connections`, so that one guest never takes all.
         streams: requests at once of one guest's HTTP/2 connection; further ones are refused, for the guest to repeat.
             What clients assume before they are told is 100.
         head_timeout_s: from the first byte of a request to the end of its head, and for a TLS handshake.
@@ -37,6 +39,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     connections: Count = 10_000
+    guest_connections: Count | None = None
     streams: Count = 128
     head_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 300.0

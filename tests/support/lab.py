@@ -365,6 +365,7 @@ class Lab:
         self._verify()
         assert seam.active == 0
         assert seam.pool.counts[0] == 0, seam.pool
+        assert self.gateway.connections.guests == {}, "a guest's connection is counted though it is gone"
         assert self.failures == []
         assert [failure for upstream in self.upstreams for failure in upstream.failures] == []
 

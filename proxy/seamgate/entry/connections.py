@@ -9,8 +9,10 @@ from __future__ import annotations
 from time import monotonic
 from typing import Protocol
 
+from seamgate.errors import Reason
 from seamgate.sides import GuestConnection
 from seamgate.streams import TlsStream
+from seamgate.verdict import Verdict, deny
 
 
 class SharedCount(Protocol):
@@ -38,10 +40,13 @@ class Connections:
         most: the limit of connections; those of other workers count as well.
         share: of what each worker is held to by itself, since it is not worth counting together.
         all_open, all_strangers: the counts of all workers; None where there is one process.
+        guests: how many each known guest has in this process.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_guest: int | None = None) -> None:
         self.most = self.share = most
+        self.guests: dict[str, int] = {}
+        self._most_of_guest = most_of_guest
         self.all: set[GuestConnection] = set()
         self.strangers: dict[GuestConnection, None] = {}
         self.handshakes: dict[TlsStream, float] = {}
@@ -66,6 +71,34 @@ class Connections:
         admitted = self.open < self.most if shared is None else shared.admit(self.open, self.most)
         self.refused_total += not admitted
         return admitted
+
+    @property
+    def guest_share(self) -> int:
+        """How many one guest may have in this process."""
+        most = self.most * 3 // 4 if self._most_of_guest is None else self._most_of_guest
+        return max(1, most if self.share >= self.most else most * self.share // self.most)
+
+    def enter(self, guest: str) -> None:
+        """Count a connection as this guest's."""
+        self.guests[guest] = self.guests.get(guest, 0) + 1
+
+    def leave(self, guest: str) -> None:
+        """A connection that was counted as this guest's is gone."""
+        left = self.guests[guest] - 1
+        if left:
+            self.guests[guest] = left
+        else:
+            del self.guests[guest]
+
+    def too_many(self, guest: str) -> Verdict | None:
+        """Return why a guest gets no further connection, or None."""
+        if self.guests.get(guest, 0) < self.guest_share:
+            return None
+        self.refused_total += 1
+        return deny(
+            f"this guest has {self.guest_share} connections open, which is its share: close some, or wait",
+            reason=Reason.OVERLOADED,
+        )
 
     def add(self, connection: GuestConnection) -> None:
         """Take a connection in."""

@@ -73,6 +73,8 @@ class Http1Guest:
         self._close_at = 0.0
         self._stuck_at = 0.0
         self._pumping = False
+        self._counted = False
+        self._whose: str | None = None
 
     def __repr__(self) -> str:
         return f"<Http1Guest {self.binding.entry} exchanges={self.exchanges} {self._reader!r}>"
@@ -114,7 +116,7 @@ class Http1Guest:
     def connection_lost(self, exc: Exception | None) -> None:
         """The guest is gone."""
         self._discarding = True
-        self.connections.forget(self)
+        self._forget()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.on_guest_gone()
@@ -217,12 +219,27 @@ class Http1Guest:
             self._refuse_head(head, error)
             return
         self.connections.strangers.pop(self, None)
+        if not self._counted and not self._count(head, bound.guest):
+            return
         if head.upgrade is not None:
             self._begin_upgrade(head, bound)
             return
         exchange = self._exchange_for(head, bound)
         self._exchange = exchange
         exchange.start()
+
+    def _count(self, head: RequestHead, guest: Guest) -> bool:
+        """Count the connection as this guest's, unless the tunnel that it is in does; False: it has too many."""
+        if self.on_closed is None:
+            full = self.connections.too_many(guest.id)
+            if full is not None:
+                self._keep_alive = False
+                self._refuse_head(head, GuestProtocolError(full.message, reason=full.reason))
+                return False
+            self.connections.enter(guest.id)
+            self._whose = guest.id
+        self._counted = True
+        return True
 
     def _begin_upgrade(self, head: RequestHead, bound: Bound) -> None:
         """A request that asks for another protocol: it may become a WebSocket; every other one is refused."""
@@ -467,8 +484,14 @@ class Http1Guest:
         assert self.transport is not None
         self.flush()
         self._discarding = True
-        self.connections.forget(self)
+        self._forget()
         return self.transport
+
+    def _forget(self) -> None:
+        self.connections.forget(self)
+        if self._whose is not None:
+            self.connections.leave(self._whose)
+            self._whose = None
 
     def drain(self) -> None:
         """The gateway stops: close now if idle, else after the present exchange."""

@@ -121,6 +121,10 @@ class OpaqueStream(asyncio.Protocol):
         """The stream is there: wait for its first byte, not forever."""
         self._transport = transport
         self._common.undecided.add(self)
+        full = self._common.connections.too_many(self._guest.id)
+        if full is not None:
+            self.end(full)
+            return
         if self._common.judge(self._guest, self._place).upgrade == TCP and self._pass_on(b""):
             return
         loop = asyncio.get_running_loop()

@@ -138,6 +138,7 @@ class Splice:
         seam.requests_total += 1
         seam.tunnels.add(self)
         self._connections.add(self)
+        self._connections.enter(self._guest.id)
         self.transport = transport
         transport.set_protocol(self)
         if first:
@@ -384,6 +385,7 @@ class Splice:
             return
         self._over = True
         self._connections.forget(self)
+        self._connections.leave(self._guest.id)
         self._seam.tunnels.discard(self)
         far, dial, self._dial = self._far, self._dial, None
         if dial is not None:

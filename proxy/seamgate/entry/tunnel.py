@@ -71,6 +71,9 @@ class Tunnel:
         if self._verdict.effect is not Effect.DENY and connection.read_ahead:
             # Sent before we agreed: a client that did not wait can't know what it talks to.
             self._verdict = deny("bytes came before the tunnel was open", reason=Reason.BAD_REQUEST)
+        if self._verdict.reason is Reason.OVERLOADED:
+            connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
+            return
         if self._verdict.effect is Effect.DENY:
             passes = judge_tcp(self._seam, self._guest, self._target, self._steps)
             if passes.allowed and not connection.read_ahead:
@@ -107,7 +110,7 @@ class Tunnel:
         """
         self._verdict = self._judge()
         denied = self._verdict.effect is Effect.DENY
-        if denied and not telling:
+        if denied and (not telling or self._verdict.reason is Reason.OVERLOADED):
             self._refuse_late(transport, self._verdict)
             return
         stream = self._serve(transport)
@@ -126,9 +129,10 @@ class Tunnel:
         """
         self._verdict = self._judge()
         denied = self._verdict.effect is Effect.DENY
-        if denied and not telling:
+        if denied and (not telling or self._verdict.reason is Reason.OVERLOADED):
             self._finish(self._verdict, Outcome.DENIED)
             return None
+        self._connections.enter(self._guest.id)
         inner = Http1Guest(self._seam, TunnelBinding(self._entry, self._guest, self._target), self._connections)
         inner.on_closed = self._closed
         self._inner = inner
@@ -150,6 +154,7 @@ class Tunnel:
         )
         transport.set_protocol(stream)  # type: ignore[attr-defined]  # the entry's streams are asyncio's here
         stream.connection_made(transport)
+        self._connections.enter(self._guest.id)
         self._connections.handshakes[stream] = monotonic() + seam.limits.head_timeout_s
         self._stream = stream
         if self._verdict.effect is not Effect.DENY:
@@ -205,7 +210,8 @@ class Tunnel:
                 seam.own.check((target.host,), target.port)
             except SeamgateError as error:
                 return denial_of(error)
-        return seam.pipeline.judge_connect(self._guest, target, self._steps)
+        full = self._connections.too_many(self._guest.id)
+        return full or seam.pipeline.judge_connect(self._guest, target, self._steps)
 
     def _choose(self, hello: ClientHello) -> ssl.SSLContext:
         """Check the server name against the target and give the leaf's context."""
@@ -230,6 +236,7 @@ class Tunnel:
     def _tls_failed(self, error: Exception) -> None:
         """The handshake with the guest did not succeed: this is the tunnel's end."""
         self._handshake_over()
+        self._connections.leave(self._guest.id)
         self._seam.tunnels.discard(self)
         if self._revoked is not None:
             self._finish(self._revoked, Outcome.ABORTED)
@@ -249,6 +256,7 @@ class Tunnel:
 
     def _closed(self, inner: Http1Guest | Http2Guest) -> None:
         """The tunnel's connection ended. Of a denied one, its requests were denied, and recorded, by themselves."""
+        self._connections.leave(self._guest.id)
         self._seam.tunnels.discard(self)
         if self._revoked is not None:
             self._finish(self._revoked, Outcome.ABORTED)
