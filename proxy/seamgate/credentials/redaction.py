@@ -258,12 +258,18 @@ class Redactor:
 
     def feed(self, data: bytes) -> bytes:
         """Return what can be decided by now: for a piece without any hit or open end, that same piece."""
+        given = self._given
         if self._tail:
-            return self._run(self._tail + data, last=False)
-        # The usual case in one test each: nothing found, nothing open.
-        if not self._set.hit(data) and self._set.open_end(data, 0) == len(data):
+            data = self._tail + data
+        if self._set.hit(data):
+            return self._run(data, last=False)
+        # The usual case, in one pass and without a copy: nothing is found, and mostly nothing is open.
+        open_at = self._set.open_end(data, 0)
+        self._tail = data[open_at:]
+        self._given = max(0, given - open_at)
+        if given == 0 and open_at == len(data):
             return data
-        return self._run(data, last=False)
+        return data[given:open_at] if given < open_at else b""
 
     def flush(self) -> bytes:
         """Return held bytes if they are few enough to tell nothing; they are remembered (see above)."""
