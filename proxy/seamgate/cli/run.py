@@ -41,7 +41,12 @@ from seamgate.observe.logging import LEVELS, configure_logging
     help="How the program is kept from everything but the gateway; auto takes the strongest.",
 )
 @click.option("--template", default="", metavar="NAME", help="Of kvm: restore this template. [default: made by itself]")
-@click.option("--audit", "audit_path", type=click.Path(path_type=Path), help="Write the journal here. [default: runs/DATE-PID.jsonl]")
+@click.option(
+    "--audit",
+    "audit_path",
+    type=click.Path(path_type=Path),
+    help="Write the journal here. [default: runs/DATE-PID.jsonl]",
+)
 @click.option("--summary/--no-summary", default=None, help="Say at the end what was denied. [default: on a terminal]")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
