@@ -6,6 +6,7 @@ Called by the policy plugin and the CLI.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from seamgate.document import read_text
 from seamgate.errors import ConfigError
 from seamgate.policy.loader import find_problems, parse_policy
 from seamgate.policy.model import Policy
+
+_YAML = frozenset({".yaml", ".yml"})
+_SAYS_POLICY = re.compile(r"^seamgate[ \t]*:", re.MULTILINE)
 
 
 def read_policy(path: Path | str) -> Policy:
@@ -52,6 +56,16 @@ def read_policies(paths: Iterable[Path | str], texts: Mapping[str, str] | None =
             parse_policy(texts[str(path)], str(path)) if texts and str(path) in texts else read_policy(path)
             for path in paths
         )
+
+
+def policies_in(folder: Path) -> list[Path]:
+    """Return the policy files in a folder, by name: the YAML files that say `seamgate:`. Others are somebody else's.
+
+    Raises:
+        ConfigError: one can't be read.
+    """
+    names = sorted(path for path in folder.iterdir() if path.suffix in _YAML and path.is_file())
+    return [path for path in names if _SAYS_POLICY.search(read_text(path))]
 
 
 @contextmanager

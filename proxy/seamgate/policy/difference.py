@@ -1,0 +1,261 @@
+"""How two sets of policies differ: rule by rule in what they say, and in what becomes of requests.
+
+The first is read from the rules: added, removed, or changed, and whether a change lets more or less through (an allow
+that covers more widens, a deny that covers more narrows). The second is tried: requests from tests and from the changed
+rules themselves (`samples`) are judged by both. Called by `policy diff`. No I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from seamgate.policy.conditions import Condition, WhenCondition
+from seamgate.policy.model import Exemption, Match, Policy, Rule
+from seamgate.policy.samples import covers_hosts, covers_paths
+
+
+class Effect(StrEnum):
+    """What a change does to what gets through."""
+
+    WIDENED = "widened"
+    NARROWED = "narrowed"
+    CHANGED = "changed"
+    """Both, or neither can be told from the text."""
+
+
+class RuleChange(msgspec.Struct, frozen=True):
+    """What happened to one rule.
+
+    Attributes:
+        rule: its id.
+        what: "added", "removed", "renamed" or "changed".
+        effect: on what gets through.
+        details: sentences, one for each thing that differs.
+        old, new: the rule before and after; None where there is none.
+    """
+
+    rule: str
+    what: str
+    effect: Effect
+    details: tuple[str, ...]
+    old: Rule | None
+    new: Rule | None
+
+
+def rule_changes(old: Sequence[Policy], new: Sequence[Policy]) -> list[RuleChange]:
+    """Compare rules by their ids; one that only got another id is renamed."""
+    before = {rule.id: rule for policy in old for rule in policy.rules}
+    after = {rule.id: rule for policy in new for rule in policy.rules}
+    gone = [rule for rule in before.values() if rule.id not in after]
+    come = [rule for rule in after.values() if rule.id not in before]
+    changes: list[RuleChange] = []
+    for rule in gone:
+        twin = next((each for each in come if not list(_differences(rule, each))), None)
+        if twin is not None:
+            come.remove(twin)
+            changes.append(RuleChange(rule.id, "renamed", Effect.CHANGED, (f"now {twin.id}",), rule, twin))
+        else:
+            effect = Effect.NARROWED if rule.allows else Effect.WIDENED
+            changes.append(RuleChange(rule.id, "removed", effect, (_kind(rule),), rule, None))
+    for rule in come:
+        effect = Effect.WIDENED if rule.allows else Effect.NARROWED
+        changes.append(RuleChange(rule.id, "added", effect, (_kind(rule),), None, rule))
+    for rule in before.values():
+        other = after.get(rule.id)
+        found = list(_differences(rule, other)) if other is not None else []
+        if found:
+            effect = _summed(each for each, _ in found)
+            changes.append(RuleChange(rule.id, "changed", effect, tuple(text for _, text in found), rule, other))
+    return sorted(changes, key=lambda each: each.rule)
+
+
+def layer_changes(old: Sequence[Policy], new: Sequence[Policy]) -> list[tuple[Effect, str]]:
+    """Return what happened to layers: one more narrows everything, one less widens."""
+    before, after = ({str(policy.layer) for policy in policies if not policy.audit} for policies in (old, new))
+    more = [(Effect.NARROWED, f"layer {layer} must allow everything too") for layer in sorted(after - before)]
+    return more + [(Effect.WIDENED, f"layer {layer} is asked no more") for layer in sorted(before - after)]
+
+
+def _kind(rule: Rule) -> str:
+    return f"{'allow' if rule.allows else 'deny'}{' (audit mode)' if rule.audit else ''}"
+
+
+def _summed(effects: Iterable[Effect]) -> Effect:
+    found = set(effects)
+    return found.pop() if len(found) == 1 else Effect.CHANGED
+
+
+_Difference = tuple[Effect, str]
+
+
+def _differences(old: Rule, new: Rule) -> Iterator[_Difference]:
+    """Yield (effect, sentence) for each thing that differs and counts."""
+    if old.allows is not new.allows:
+        yield (Effect.WIDENED if new.allows else Effect.NARROWED), f"{_kind(old)} became {_kind(new)}"
+        return
+    mine, theirs = old.match, new.match
+    for each in _DIMENSIONS:
+        before, after = each.text(mine), each.text(theirs)
+        if before != after:
+            effect = _by_cover(each.covers(theirs, mine), each.covers(mine, theirs), old.allows)
+            yield effect, _moved(each.name, before, after)
+    yield from _exemption_differences(old, new)
+    yield from _time_and_mode(old, new)
+    yield from _choices(old, new)
+
+
+def _by_cover(wider: bool, narrower: bool, allows: bool) -> Effect:
+    """From whether the new covers the old and the other way round to what that does."""
+    if wider is narrower:
+        return Effect.CHANGED
+    return Effect.WIDENED if wider is allows else Effect.NARROWED
+
+
+def _moved(name: str, before: tuple[str, ...], after: tuple[str, ...]) -> str:
+    gone = [f"- {each}" for each in before if each not in after]
+    come = [f"+ {each}" for each in after if each not in before]
+    return f"{name}: {', '.join([*gone, *come])}"
+
+
+def _some(values: Iterable[Any] | None, every: str) -> tuple[str, ...]:
+    return (every,) if values is None else tuple(sorted(map(str, values)))
+
+
+def _ranges(match: Match) -> tuple[tuple[int, int], ...]:
+    if match.ports is not None:
+        return match.ports
+    if not match.default_ports:
+        return ((1, 65535),)
+    return tuple((443, 443) if scheme == "https" else (80, 80) for scheme in sorted(match.schemes))
+
+
+def _covers_ports(wide: Match, narrow: Match) -> bool:
+    return all(any(a <= low and high <= b for a, b in _ranges(wide)) for low, high in _ranges(narrow))
+
+
+def _covers_set(wide: frozenset[str] | None, narrow: frozenset[str] | None) -> bool:
+    return wide is None or (narrow is not None and narrow <= wide)
+
+
+def _covers_guests(wide: Match, narrow: Match) -> bool:
+    """Whether whoever the second covers is covered by the first: each of its demands is made by the second too."""
+    demands = dict(narrow.guests)
+    return all(name in demands and _covers_set(values, demands[name]) for name, values in wide.guests)
+
+
+def _guest_texts(match: Match) -> tuple[str, ...]:
+    return tuple(f"{name}={'|'.join(sorted(values)) if values else '*'}" for name, values in sorted(match.guests))
+
+
+def condition_text(condition: Condition) -> str:
+    """Return a condition as written, whole."""
+    return f"when {condition.expression.text}" if isinstance(condition, WhenCondition) else condition.label
+
+
+def _condition_texts(match: Match) -> tuple[str, ...]:
+    return tuple(sorted(map(condition_text, match.conditions)))
+
+
+def _covers_conditions(wide: Match, narrow: Match) -> bool:
+    return set(_condition_texts(wide)) <= set(_condition_texts(narrow))
+
+
+class _Dimension(msgspec.Struct, frozen=True):
+    """One thing that a match restricts: whether one match covers another in it, and its text."""
+
+    name: str
+    covers: Callable[[Match, Match], bool]
+    text: Callable[[Match], tuple[str, ...]]
+
+
+_DIMENSIONS = (
+    _Dimension(
+        "hosts",
+        lambda wide, narrow: covers_hosts(wide.hosts, narrow.hosts),
+        lambda match: _some(None if match.hosts is None else [each.text for each in match.hosts], "every"),
+    ),
+    _Dimension("schemes", lambda wide, narrow: narrow.schemes <= wide.schemes, lambda match: _some(match.schemes, "")),
+    _Dimension(
+        "ports", _covers_ports, lambda match: tuple(f"{a}-{b}" if a != b else str(a) for a, b in _ranges(match))
+    ),
+    _Dimension(
+        "methods",
+        lambda wide, narrow: _covers_set(wide.methods, narrow.methods),
+        lambda match: _some(match.methods, "every"),
+    ),
+    _Dimension(
+        "paths",
+        lambda wide, narrow: covers_paths(wide.paths, narrow.paths),
+        lambda match: _some(None if match.paths is None else [each.text for each in match.paths], "every"),
+    ),
+    _Dimension("guests", _covers_guests, lambda match: _guest_texts(match) or ("every",)),
+    _Dimension("conditions", _covers_conditions, _condition_texts),
+)
+
+
+def _exemption_text(exemption: Exemption) -> str:
+    match = exemption.match
+    parts = [f"{each.name} {'|'.join(each.text(match))}" for each in _DIMENSIONS if each.text(match)]
+    return f"{'; '.join(parts)}; until {exemption.expires_at:g}"
+
+
+def _exemption_differences(old: Rule, new: Rule) -> Iterator[_Difference]:
+    before, after = ({_exemption_text(each) for each in rule.exemptions} for rule in (old, new))
+    if after - before:
+        yield Effect.WIDENED, f"{len(after - before)} exception(s) more or other"
+    if before - after:
+        yield Effect.NARROWED, f"{len(before - after)} exception(s) less or other"
+
+
+def _time_and_mode(old: Rule, new: Rule) -> Iterator[_Difference]:
+    if old.expires_at != new.expires_at:
+        longer = new.expires_at > old.expires_at
+        yield (
+            (Effect.WIDENED if longer is new.allows else Effect.NARROWED),
+            f"expires {'later' if longer else 'earlier'}",
+        )
+    if old.audit is not new.audit:
+        effect = Effect.NARROWED if new.audit is new.allows else Effect.WIDENED
+        yield effect, "is recorded only" if new.audit else "is enforced"
+    if old.layer is not new.layer:
+        yield Effect.CHANGED, f"layer {old.layer} became {new.layer}"
+    for name in ("encoded_slash", "upgrade"):
+        mine, theirs = getattr(old, name), getattr(new, name)
+        if mine != theirs:
+            effect = Effect.WIDENED if not mine else Effect.NARROWED if not theirs else Effect.CHANGED
+            yield effect, f"{name}: {mine or 'none'} became {theirs or 'none'}"
+
+
+def _choices(old: Rule, new: Rule) -> Iterator[_Difference]:
+    """Yield what goes with a request that is allowed: addresses, inspectors, limits, credentials."""
+    for name, more_is_wider in (("addresses", True), ("inspect", False)):
+        mine, theirs = set(getattr(old, name) or ()), set(getattr(new, name) or ())
+        if mine != theirs:
+            more = _by_cover(theirs >= mine, mine >= theirs, more_is_wider)
+            yield more, _moved(name, tuple(sorted(mine)), tuple(sorted(theirs)))
+    if old.credentials != new.credentials:
+        yield Effect.CHANGED, _moved("credential", old.credentials or ("none",), new.credentials or ("none",))
+    for name in ("request_body_bytes", "response_body_bytes", "requests"):
+        before, after = (getattr(rule.limits, name, None) for rule in (old, new))
+        if before != after:
+            yield _of_limit(before, after), f"limit {name}: {_limit_text(before)} became {_limit_text(after)}"
+
+
+def _limit_text(limit: Any) -> str:
+    if limit is None:
+        return "none"
+    return f"{limit[0]} in {limit[1]:g} s" if isinstance(limit, tuple) else str(limit)
+
+
+def _of_limit(before: Any, after: Any) -> Effect:
+    def rate(limit: Any) -> float:
+        return math.inf if limit is None else limit[0] / limit[1] if isinstance(limit, tuple) else limit
+
+    if rate(before) == rate(after):
+        return Effect.CHANGED
+    return Effect.WIDENED if rate(after) > rate(before) else Effect.NARROWED

@@ -1,0 +1,152 @@
+"""`seamgate policy diff`: rules and requests that differ, and when that is a failure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from seamgate.cli import main
+
+OLD = """\
+seamgate: 1
+rules:
+  - id: read
+    allow: {hosts: [api.test], methods: read, paths: ["/v1/**"]}
+  - id: chat
+    allow: {hosts: [api.test], methods: [POST], paths: [/v1/chat], json: {model: m}}
+    guests: {team: research}
+    limits: {requests: 60/min}
+  - id: no-keys
+    deny: {hosts: [api.test], paths: ["/v1/keys/**"]}
+  - id: cel
+    allow: {hosts: [cel.test]}
+    when: request.json.n > 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    (tmp_path / "old.yaml").write_text(OLD)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    """Run the command and check its exit code."""
+    result = CliRunner().invoke(main, ["policy", "diff", *arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def compare(change: tuple[str, str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    """Return what --json says of OLD and OLD with one text replaced."""
+    assert change[0] in OLD
+    Path("new.yaml").write_text(OLD.replace(*change))
+    found: dict[str, Any] = json.loads(run("old.yaml", "new.yaml", "--json", *arguments, code=code).stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "effect", "detail"),
+    [
+        (("[api.test], methods: [POST]", "[api.test, b.test], methods: [POST]"), "widened", "hosts: + b.test"),
+        (('["/v1/**"]', "[/v1/models]"), "narrowed", "paths: - /v1/**, + /v1/models"),
+        (('["/v1/**"]', '["/v2/**"]'), "changed", "paths: - /v1/**, + /v2/**"),
+        (("methods: read", "methods: [GET, POST]"), "changed", "methods: - OPTIONS, + POST"),
+        (("{team: research}", "{team: research, role: a}"), "narrowed", "guests: + role=a"),
+        (("{team: research}", '{team: "*"}'), "widened", "guests: - team=research, + team=*"),
+        ((", json: {model: m}", ""), "widened", "conditions: - json model: m"),
+        (("60/min", "90/min"), "widened", "limit requests: 60 in 60 s became 90 in 60 s"),
+        (("    limits: {requests: 60/min}\n", ""), "widened", "limit requests: 60 in 60 s became none"),
+        (('["/v1/keys/**"]', '["/v1/keys/*"]'), "widened", "paths: - /v1/keys/**, + /v1/keys/*"),
+        (
+            ('keys/**"]}\n', 'keys/**"]}\n    except: {guests: {team: ops}}\n'),
+            "widened",
+            "1 exception(s) more or other",
+        ),
+        (('keys/**"]}\n', 'keys/**"]}\n    mode: audit\n'), "widened", "is recorded only"),
+        (("    when:", "    expires: 2027-01-01\n    when:"), "narrowed", "expires earlier"),
+        (("n > 3", "n > 2"), "changed", "conditions: - when request.json.n > 3, + when request.json.n > 2"),
+        (("deny: {hosts: [api.test]", "allow: {hosts: [api.test]"), "widened", "deny became allow"),
+    ],
+)
+def test_a_change_of_a_rule_is_said_with_its_effect(change: tuple[str, str], effect: str, detail: str) -> None:
+    """By its text: what lets more through widens, what lets less through narrows, the rest has changed."""
+    (told,) = compare(change)["rules"]
+    assert (told["what"], told["effect"], told["details"]) == ("changed", effect, [detail])
+
+
+def test_rules_come_and_go() -> None:
+    """A new allow and a lost deny widen; a new deny and a lost allow narrow; another id alone is a new name."""
+    lost = compare(('  - id: no-keys\n    deny: {hosts: [api.test], paths: ["/v1/keys/**"]}\n', ""))
+    assert [(each["rule"], each["what"], each["effect"]) for each in lost["rules"]] == [
+        ("no-keys", "removed", "widened")
+    ]
+    added = compare(("rules:\n", "rules:\n  - {id: x, deny: {hosts: [x.test]}}\n"))
+    assert [(each["rule"], each["effect"]) for each in added["rules"]] == [("x", "narrowed")]
+    renamed = compare(("id: read", "id: reading"))
+    assert [(each["rule"], each["what"], each["details"]) for each in renamed["rules"]] == [
+        ("read", "renamed", ["now reading"])
+    ]
+    assert renamed["requests"] == []
+
+
+def test_requests_tell_what_it_does() -> None:
+    """Tried within the patterns and just beside them, by the real pipeline, with labels, headers and JSON that fit."""
+    found = compare(('["/v1/keys/**"]', '["/v1/keys/*"]'))
+    allowed = [each for each in found["requests"] if each["change"] == "newly_allowed"]
+    assert allowed
+    assert all(each["old"]["rule"] == "no-keys" and each["new"]["rule"] == "read" for each in allowed)
+    narrowed = compare(("{team: research}", "{team: research, role: a}"))
+    denied = [each for each in narrowed["requests"] if each["change"] == "newly_denied"]
+    assert {(each["request"], each["body"]) for each in denied} == {("POST https://api.test/v1/chat", '{"model":"m"}')}
+    assert {"team": "research"} in [each["guest"] for each in denied]
+    other = compare(("60/min", "90/min"))
+    assert {each["change"] for each in other["requests"]} == {"other_choice"}
+
+
+def test_widening_can_be_a_failure() -> None:
+    """What is newly allowed, or may be; never what is narrowed."""
+    compare(("[api.test], methods: [POST]", "[api.test, b.test], methods: [POST]"))
+    compare(("[api.test], methods: [POST]", "[api.test, b.test], methods: [POST]"), "--fail-on-widening", code=1)
+    compare(('["/v1/**"]', "[/v1/models]"), "--fail-on-widening")
+    run("old.yaml", "old.yaml", "--fail-on-widening")
+
+
+def test_a_condition_that_no_request_meets_is_named(folder: Path) -> None:
+    """It may widen, so it fails; a test case that meets it settles it."""
+    found = compare(("n > 3", "n > 4"), "--fail-on-widening", code=1)
+    assert found["unchecked"] == ["cel"]
+    case = '{request: POST https://cel.test/, json: {"n": %d}, guest: {team: x}}'
+    cases = "".join(f"  - {case % number}\n" for number in (4, 5))
+    tests = "seamgate_test: 1\npolicy: [new.yaml]\nnow: 2026-12-01T09:00:00Z\ncases:\n"
+    (folder / "new.test.yaml").write_text(tests + cases)
+    settled = compare(("n > 3", "n > 4"), "--fail-on-widening")
+    assert settled["unchecked"] == []
+    assert [(each["change"], each["body"]) for each in settled["requests"]] == [("newly_denied", '{"n":4}')]
+    told = run("old.yaml", "new.yaml").output
+    assert "newly denied  cel -> no_rule_matched  (1)" in told
+    assert "POST https://cel.test/  [team=x]" in told
+
+
+def test_folders_are_loaded_together_and_layers_count(folder: Path) -> None:
+    """A layer that is added narrows all; what is no policy is left alone, a broken one is an error."""
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        (folder / name / "team.yaml").write_text(OLD)
+        (folder / name / "seamgate.yaml").write_text("entries: {}\n")
+    org = folder / "b" / "org.yaml"
+    org.write_text("seamgate: 1\nlayer: org\nrules: [{id: org, allow: {hosts: [api.test], methods: read}}]\n")
+    found = json.loads(run("a", "b", "--json", "--fail-on-widening").stdout)
+    assert found["layers"] == [{"effect": "narrowed", "detail": "layer org must allow everything too"}]
+    assert {each["change"] for each in found["requests"]} == {"newly_denied"}
+    run("b", "a", "--fail-on-widening", code=1)
+    org.write_text("seamgate: 1\nlayer: orgg\n")
+    assert "orgg" in run("a", "b", code=2).output
+    (folder / "c").mkdir()
+    assert "there is no policy in c" in run("a", "c", code=2).output
