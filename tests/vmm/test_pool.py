@@ -273,7 +273,7 @@ _JAILED: dict[str, tuple[Callable[[], object], bool]] = {
 def test_the_jail(host: Host, tmp_path: Path, name: str) -> None:
     """In a worker's jail there is no socket, process, program or path but the view's; what is needed works."""
     from seamgate_vmm.image import View
-    from seamgate_vmm.worker import enter_jail
+    from seamgate_vmm.nursery import enter_jail
 
     assert host.kvm >= 0
     call, allowed = _JAILED[name]

@@ -100,6 +100,17 @@ static PyObject *py_die_with_parent(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *py_become(PyObject *module, PyObject *args)
+{
+    unsigned int uid;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "I", &uid))
+        return NULL;
+    if (jail_become(uid))
+        return os_error("becoming another user");
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_seccomp(PyObject *module, PyObject *args)
 {
     int kill;
@@ -151,6 +162,7 @@ PyMethodDef host_functions[] = {
     {"no_new_privileges", py_no_new_privileges, METH_NOARGS, "Never gain privileges again."},
     {"open_pagemap", py_open_pagemap, METH_NOARGS, "Open /proc/self/pagemap for this process; False if there is none."},
     {"die_with_parent", py_die_with_parent, METH_NOARGS, "SIGKILL when the parent ends."},
+    {"become", py_become, METH_VARARGS, "become(uid): give up root, but for reading files"},
     {"seccomp", py_seccomp, METH_VARARGS, "seccomp(kill)"},
     {"landlock", py_landlock, METH_VARARGS, "landlock(readable, writable) -> bool"},
     {NULL, NULL, 0, NULL}};

@@ -18,12 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from seamgate_vmm.channel import Channel, Closed
+from seamgate_vmm.confinement import NoGroups, WorkerGroups, worker_memory_bytes, worker_uid
 from seamgate_vmm.dormant import Dormitory
 from seamgate_vmm.errors import HibernationError, KvmUnusable, TemplateError, VmmError, WorkerDied
 from seamgate_vmm.guest import UNNATURAL, Limits
@@ -65,6 +67,7 @@ class Pool:
         self._nursery: subprocess.Popen[bytes] | None = None
         self._control: Channel | None = None
         self._workers: list[WorkerLink] = []
+        self._groups: WorkerGroups | None = None
         self._hibernated: dict[int, PooledGuest] = {}
         self._dormitory: Dormitory | None = None
         self._numbers = itertools.count(1)
@@ -87,13 +90,18 @@ class Pool:
         Raises: KvmUnusable, TemplateError, with the reason; WorkerDied.
         """
         self._scratch_root = Path(tempfile.mkdtemp(prefix="seamgate-scratch-", dir=self._scratch_parent))
+        uid = worker_uid()
+        if uid is not None:
+            os.chown(self._scratch_root, uid, uid)
+        with suppress(NoGroups):  # `seamgate doctor` names it
+            self._groups = WorkerGroups()
         ours, theirs = Channel.pair()
         self._nursery = await asyncio.to_thread(_start_nursery, theirs.fileno())
         theirs.close()
         self._control = ours
         mounts = [(m.guest, m.host) for m in self._mounts]
         order = {"template": str(self._template), "mounts": mounts, "hidden": [str(p) for p in self._hide]}
-        ours.send({**order, "scratch_root": str(self._scratch_root)})
+        ours.send({**order, "scratch_root": str(self._scratch_root), "uid": uid})
         try:
             async with asyncio.timeout(_START_DEADLINE_S):
                 message, _ = await asyncio.to_thread(ours.receive)
@@ -123,6 +131,9 @@ class Pool:
         if self._nursery is not None:
             await asyncio.to_thread(self._nursery.wait)
             self._nursery = None
+        if self._groups is not None:
+            self._groups.close()
+            self._groups = None
         if self._scratch_root is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch_root, True)
             self._scratch_root = None
@@ -356,18 +367,27 @@ class Pool:
         if self._control is None:
             raise VmmError("the pool is not open")
         ours, theirs = Channel.pair()
-        self._control.send({"op": "spawn"}, [theirs.fileno()])
+        group = self._make_group()
+        self._control.send({"op": "spawn", "group": "" if group is None else str(group)}, [theirs.fileno()])
         theirs.close()
-        worker = WorkerLink(ours)
+        worker = WorkerLink(ours, group)
         self._workers.append(worker)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._heard, worker)
         return worker
+
+    def _make_group(self) -> Path | None:
+        if self._groups is None:
+            return None
+        try:
+            return self._groups.make(worker_memory_bytes(self._per_worker, self._limits))
+        except OSError as error:
+            raise VmmError(f"a worker's control group can't be made: {error}") from error
 
     def _heard(self, worker: WorkerLink) -> None:
         try:
             message, fds = worker.channel.receive()
         except Closed:
-            self._lost(worker, Reason.WORKER_DIED, "its worker process ended")
+            self._lost(worker, Reason.WORKER_DIED, self._why_it_died(worker))
             return
         try:
             kept = self._event(worker, message, fds)
@@ -406,6 +426,10 @@ class Pool:
             return bool(message["op"] == "dropped")
         return False
 
+    def _why_it_died(self, worker: WorkerLink) -> str:
+        out = self._groups is not None and worker.group is not None and self._groups.was_out_of_memory(worker.group)
+        return "its worker process was out of the memory that it may use" if out else "its worker process ended"
+
     def _lost(self, worker: WorkerLink, reason: Reason, detail: str) -> None:
         if not worker.alive:
             return
@@ -429,9 +453,8 @@ def _plain_name(name: str) -> str:
 
 def _start_nursery(fd: int) -> "subprocess.Popen[bytes]":
     package = str(Path(__file__).resolve().parent.parent)
-    code = (
-        f"import sys; sys.path.insert(0, {package!r}); from seamgate_vmm.worker import nursery; sys.exit(nursery({fd}))"
-    )
+    run = f"from seamgate_vmm.nursery import nursery; sys.exit(nursery({fd}))"
+    code = f"import sys; sys.path.insert(0, {package!r}); {run}"
     return subprocess.Popen(  # noqa: S603 - our own interpreter and code
         [sys.executable, "-c", code], pass_fds=[fd], stdin=subprocess.DEVNULL, env=_worker_environment()
     )

@@ -9,6 +9,7 @@ import enum
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from seamgate_vmm.channel import Channel, Closed
@@ -163,8 +164,9 @@ class PooledGuest:
 class WorkerLink:
     """The pool's end of one worker."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, group: Path | None) -> None:
         self.channel = channel
+        self.group = group  # its control group, if there are any here
         self.guests: dict[int, PooledGuest] = {}
         self.alive = True
         self.warm: asyncio.Future[int] | None = None

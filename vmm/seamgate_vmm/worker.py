@@ -10,15 +10,10 @@ network: a guest's bytes go through shared memory that the gateway reads.
 Runs on: its own process, one thread. `pool.py` is the other end.
 """
 
-import gc
 import heapq
 import itertools
 import os
-import resource
 import select
-import signal
-import socket
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -30,13 +25,13 @@ from seamgate_vmm.channel import Channel, Closed
 from seamgate_vmm.errors import VmmError
 from seamgate_vmm.guest import UNNATURAL, Guest, Limits, State
 from seamgate_vmm.hibernation import capture, resume
-from seamgate_vmm.host import Host, open_host
-from seamgate_vmm.image import Mount, View
+from seamgate_vmm.host import Host
+from seamgate_vmm.image import View
 from seamgate_vmm.outcome import Outcome, Reason
-from seamgate_vmm.snapshot import Loaded, load
+from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.spares import Scratch, Spares
 from seamgate_vmm.standard_input import PipeInput
-from seamgate_vmm.template import Job, restore, terminal_flags, view_of
+from seamgate_vmm.template import Job, restore, terminal_flags
 
 _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
@@ -471,66 +466,3 @@ def outcome_from_json(raw: dict[str, Any]) -> Outcome:
     """Return an outcome from a worker's message. Raises: KeyError, ValueError, TypeError."""
     unsupported = {str(k): int(v) for k, v in raw["unsupported"].items()}
     return Outcome(Reason(raw["reason"]), int(raw["code"]), str(raw["detail"])[:1000], unsupported, float(raw["cpu_s"]))
-
-
-# ---- processes
-
-
-def enter_jail(view: View, scratch_root: Path) -> None:
-    """Give up paths and system calls. Raises: OSError if this kernel refuses: then no guest is run."""
-    _kvm.open_pagemap()
-    _kvm.no_new_privileges()
-    _kvm.landlock(view.readable_paths(), [str(scratch_root)])
-    _kvm.seccomp(True)
-
-
-def _worker(host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path) -> None:
-    _kvm.die_with_parent()
-    os.nice(_NICE)
-    os.umask(0)  # modes of files in scratch are the guest's own
-    enter_jail(view, scratch_root)
-    Worker(host, loaded, channel, view, scratch_root).run()
-
-
-def nursery(fd: int) -> int:
-    """Main of the nursery: `fd` is its channel. Returns its exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the pool, which decides
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the pool learns by the channel
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    channel = Channel(socket.socket(fileno=fd))
-    message, _ = channel.receive()
-    scratch_root = Path(message["scratch_root"])
-    try:
-        host = open_host()
-        loaded = load(Path(message["template"]), host)
-    except (VmmError, OSError) as error:
-        channel.send({"op": "failed", "error": str(error), "kind": type(error).__name__})
-        return 3
-    view = view_of(loaded.meta.roots, [Mount(g, h) for g, h in message["mounts"]])
-    view.hide(str(path) for path in message["hidden"])
-    channel.send({"op": "loaded", "python": loaded.meta.program, "tier": host.tier})
-    gc.collect()
-    gc.freeze()  # what a collector never looks at, it never writes to: workers share it with us
-    return _spawn_workers(channel, host, loaded, view, scratch_root)
-
-
-def _spawn_workers(channel: Channel, host: Host, loaded: Loaded, view: View, scratch_root: Path) -> int:
-    while True:
-        try:
-            _, fds = channel.receive()
-        except Closed:
-            return 0
-        if os.fork() == 0:
-            code = 70
-            try:
-                channel.close()
-                _worker(host, loaded, Channel(socket.socket(fileno=fds[0])), view, scratch_root)
-                code = 0
-            except OSError as error:
-                sys.stderr.write(f"seamgate: a worker ended: {error}\n")
-            finally:
-                os._exit(code)
-        for fd in fds:
-            os.close(fd)

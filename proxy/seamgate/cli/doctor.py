@@ -194,6 +194,17 @@ def check_kvm(_: Setting) -> Finding:
     return Finding("kvm", Level.OK, describe())
 
 
+def check_kvm_workers(_: Setting) -> Iterable[Finding]:
+    """What the processes that run microVMs are kept small by, beside their jail."""
+    try:
+        from seamgate_vmm.confinement import missing
+    except ImportError:
+        return  # `kvm` has said so
+    for each in missing():
+        what, advice = each.split(": ", 1)
+        yield Finding("kvm workers", Level.WARN, f"{what}; each keeps its guests' limits by itself", advice)
+
+
 def check_namespaces(_: Setting) -> Finding:
     """What the isolation `netns` needs: namespaces, and rules in them. Tried in a child process."""
     try:
@@ -305,6 +316,7 @@ CHECKS: tuple[Check, ...] = (
     check_ports,
     check_files,
     check_kvm,
+    check_kvm_workers,
     check_namespaces,
     check_clients,
 )
