@@ -280,11 +280,14 @@ class Gateway:
         self._servers.append(server)
         self._bound(entry, server.sockets[0].getsockname())
 
-    async def _listen_dns(self, entry: DnsEntry) -> None:
+    def _make_dns(self, entry: DnsEntry) -> DnsListener:
         guest = make_guest(entry.guest, self.config.guests[entry.guest], Isolation.PROXY)
         denied, forwarder = DENIED_CODES[entry.denied_names], Forwarder(self.config.dns)
         service = NameService(self.seam, guest, forwarder, denied=denied, queries_per_s=entry.queries_per_s)
-        self._dns = DnsListener(service)
+        return DnsListener(service)
+
+    async def _listen_dns(self, entry: DnsEntry) -> None:
+        self._dns = self._make_dns(entry)
         try:
             await self._dns.open(*split_listen(entry.listen))
         except OSError as error:

@@ -35,7 +35,7 @@ def test_it_starts_serves_and_stops(folder: Path) -> None:
 def test_the_doctor_knows_the_gateway_that_it_is_asked_about(folder: Path) -> None:
     """A port that the user's own running gateway holds is as it should be; once it is gone, it is free."""
     with Running("serve", home=folder) as gateway:
-        port = _port(gateway.wait_for('"start"'))
+        port = proxy_port(gateway.wait_for('"start"'))
         config = folder / "seamgate.yaml"
         config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from dnslib import DNSRecord
 
 from fake_dns import FakeDns
 from seamgate.config import Config
@@ -225,6 +227,35 @@ async def test_a_reload_under_load_is_of_all_workers_or_none() -> None:
         assert {worker.generation for worker in crew.supervisor.status().workers} == {2}
         kinds = [line for line in crew.lines() if line["kind"] == "gateway"]
         assert [line["gateway"]["event"] for line in kinds] == ["start", "reload"]
+
+
+async def ask_name(place: tuple[str, int], name: str) -> DNSRecord:
+    """Ask the entry `dns` for a name over UDP."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.setblocking(False)
+        client.connect(place)
+        client.send(DNSRecord.question(name).pack())
+        return DNSRecord.parse(await loop.sock_recv(client, 4096))
+
+
+async def test_the_name_service_is_one_workers() -> None:
+    """The entry `dns` answers by the policy and the cache of all; if its worker dies, the next one goes on."""
+    async with FakeDns() as dns:
+        dns.host("far.test", "192.0.2.7")
+        entry = {"dns": {"listen": "127.0.0.1:0", "guest": "g"}}
+        addresses = {"servers": [dns.server], "families": "ipv4"}
+        settings = {"entries": entry, "dns": addresses, "permit_addresses": ["loopback", "192.0.2.0/24"]}
+        async with Crew(HttpUpstream(echo), rules=[ALLOW_ALL], settings=settings) as crew:
+            place = crew.supervisor.addresses["dns"]
+            assert [str(each.rdata) for each in (await ask_name(place, "far.test")).rr] == ["192.0.2.7"]
+            denied = await ask_name(place, "far.example")
+            assert not denied.rr
+            assert dns.queries == [("far.test", "A")]
+            await crew.kill(0)
+            answer = await ask_name(place, "far.test")  # it waits in the socket until the next worker is there
+            assert [str(each.rdata) for each in answer.rr] == ["192.0.2.7"]
+            assert dns.queries == [("far.test", "A")]
 
 
 class LosesAFile(Supervisor):

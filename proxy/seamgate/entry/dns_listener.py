@@ -35,28 +35,18 @@ class DnsListener:
         Raises:
             OSError: it can't be bound.
         """
-        for left in range(_TRIES, 0, -1):
-            try:
-                await self._open(host, port)
-            except OSError as error:
-                self.close()
-                if port or error.errno != errno.EADDRINUSE or left == 1:
-                    raise
-            else:
-                return
+        await self.attach(*bind_both(host, port))
 
-    async def _open(self, host: str, port: int) -> None:
+    async def attach(self, tcp: socket.socket, udp: socket.socket) -> None:
+        """Answer what comes to two sockets that are bound already; they are ours from here on."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Stream(self.service), host, port)
-        bound: tuple[Any, ...] = self._server.sockets[0].getsockname()
+        bound: tuple[Any, ...] = tcp.getsockname()
         self.address = (bound[0], bound[1])
-        udp = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            udp.setblocking(False)
-            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-            udp.bind(self.address)
+            self._server = await loop.create_server(lambda: Stream(self.service), sock=tcp)
             self._datagrams, _ = await loop.create_datagram_endpoint(lambda: Datagrams(self.service), sock=udp)
         except BaseException:
+            tcp.close()
             udp.close()
             raise
 
@@ -69,3 +59,28 @@ class DnsListener:
             self._datagrams.close()
             self._datagrams = None
         self.service.close()
+
+
+def bind_both(host: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """Return a TCP socket that listens and a UDP socket, on one port; 0 takes one that is free for both.
+
+    Raises:
+        OSError: it can't be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for left in range(_TRIES, 0, -1):
+        tcp = socket.create_server((host, port), family=family)
+        udp = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            tcp.setblocking(False)
+            udp.setblocking(False)
+            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+            udp.bind(tcp.getsockname())
+        except OSError as error:
+            tcp.close()
+            udp.close()
+            if port or error.errno != errno.EADDRINUSE or left == 1:
+                raise
+        else:
+            break
+    return tcp, udp

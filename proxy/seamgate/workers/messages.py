@@ -23,6 +23,9 @@ from seamgate.upstream.resolver import Answer
 MOST_BYTES: Final = 1 << 30
 """Longest frame: far above a policy of 100,000 rules."""
 _HEAD_BYTES: Final = 4
+DNS: Final = "dns"
+DNS_UDP: Final = "dns_udp"
+"""The entry that one worker alone serves, the first one: by its TCP and its UDP socket."""
 
 
 class Broken(SeamgateError):

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -25,6 +25,7 @@ from prometheus_client import Metric
 from seamgate.ca.store import fingerprint
 from seamgate.config import AdminConfig, Config, split_listen
 from seamgate.document import read_text
+from seamgate.entry.dns_listener import bind_both
 from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
 from seamgate.gateway import BACKLOG, Gateway
@@ -39,6 +40,8 @@ from seamgate.workers.ledger import Ledger
 from seamgate.workers.member import Member
 from seamgate.workers.memory import OPEN, SharedCount, SharedMemory
 from seamgate.workers.messages import (
+    DNS,
+    DNS_UDP,
     Abort,
     Ask,
     Audit,
@@ -127,6 +130,10 @@ class Supervisor(Gateway):
             entry = getattr(entries, name)
             if entry is not None:
                 self._bind(name, entry.listen)
+        if entries.dns is not None:
+            with _explained("dns", entries.dns.listen):
+                self._listeners[DNS], self._listeners[DNS_UDP] = bind_both(*split_listen(entries.dns.listen))
+            self._bound(DNS, self._listeners[DNS].getsockname())
 
     def _bind(self, entry: str, listen: str) -> None:
         """Open a listener for the workers to inherit. One for all: whoever has time takes the next connection.
@@ -135,14 +142,9 @@ class Supervisor(Gateway):
         """
         host, port = split_listen(listen)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        except OSError as error:
-            raise PrerequisiteMissing(
-                f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
-            ) from error
-        self._listeners[entry] = listener
-        self._bound(entry, listener.getsockname())
+        with _explained(entry, listen):
+            self._listeners[entry] = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._bound(entry, self._listeners[entry].getsockname())
 
     async def _get_ready(self) -> None:
         self._ledger = Ledger(self._journal, self._clock)
@@ -175,7 +177,11 @@ class Supervisor(Gateway):
             generation=self._generation,
             worker=member.number,
             workers=self.config.workers,
-            entries={entry: place for place, entry in enumerate(self._listeners, 2)},
+            entries={
+                entry: place
+                for place, entry in enumerate(self._listeners, 2)
+                if entry not in (DNS, DNS_UDP) or member is self._members[0]
+            },
             own=sorted(self._own.places),
             memory=1,
             guests=self._guests,
@@ -431,9 +437,17 @@ class Supervisor(Gateway):
         super()._close()
 
 
+@contextlib.contextmanager
+def _explained(entry: str, listen: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PrerequisiteMissing(
+            f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
+        ) from error
+
+
 def _check_limits(config: Config) -> None:
-    if config.entries.dns is not None:
-        raise ConfigError("the entry dns is served by one process: take it out, or use `workers: 1`")
     if config.pool.sessions_per_origin < config.workers:
         raise ConfigError(
             f"pool.sessions_per_origin is {config.pool.sessions_per_origin}, which is less than one for each of "

@@ -21,7 +21,7 @@ import uvloop
 
 from seamgate import launch
 from seamgate.ca.store import fingerprint
-from seamgate.config import Config
+from seamgate.config import Config, DnsEntry
 from seamgate.entry.identity import Identities
 from seamgate.errors import ConfigError, SeamgateError
 from seamgate.flow import Isolation
@@ -39,6 +39,8 @@ from seamgate.watching import FileWatch
 from seamgate.workers.channel import Channel
 from seamgate.workers.memory import OPEN, STRANGERS, SharedCount, SharedHeldBytes, SharedMemory
 from seamgate.workers.messages import (
+    DNS,
+    DNS_UDP,
     Abort,
     Acknowledge,
     Ask,
@@ -99,6 +101,8 @@ class WorkerGateway(Gateway):
         """Begin."""
         for server in self._servers:
             await server.start_serving()
+        if self._dns is not None:
+            await self._dns.attach(self._inherited(DNS), self._inherited(DNS_UDP))
 
     def swap(self, new: PreparedConfig) -> tuple[int, int]:
         """Put a new generation in force; return how many requests and tunnels it ended."""
@@ -121,10 +125,17 @@ class WorkerGateway(Gateway):
         return seam
 
     async def _open_server(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-        listener = socket.socket(fileno=self._descriptors[self._setup.entries[entry]])
         return await asyncio.get_running_loop().create_server(
-            accept, sock=listener, backlog=BACKLOG, start_serving=False
+            accept, sock=self._inherited(entry), backlog=BACKLOG, start_serving=False
         )
+
+    async def _listen_dns(self, entry: DnsEntry) -> None:
+        """Be ready to answer questions, where this is the worker that does."""
+        if DNS in self._setup.entries:
+            self._dns = self._make_dns(entry)
+
+    def _inherited(self, entry: str) -> socket.socket:
+        return socket.socket(fileno=self._descriptors[self._setup.entries[entry]])
 
     def _identities(self, isolation: Isolation) -> Identities:
         return Identities(self._setup.guests, isolation)
