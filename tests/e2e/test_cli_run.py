@@ -13,6 +13,11 @@ import pytest
 from support.cli import Running, seamgate
 
 _PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
+_SHOW_CA = """\
+import os, subprocess
+print(os.environ["SSL_CERT_FILE"], flush=True)
+subprocess.run(["openssl", "x509", "-noout", "-text", "-in", os.environ["SSL_CERT_FILE"]])
+"""
 _ASK = """\
 import sys, urllib.request, urllib.error
 for url in sys.argv[1:]:
@@ -163,3 +168,50 @@ def test_labels_reach_the_policy(tmp_path: Path) -> None:
         ask = (*_python(_ASK), "http://a.invalid/")
         done = seamgate("run", "-c", str(path), "--label", label, *ask, home=tmp_path, env=env)
         assert expected in done.stdout, done.stdout + done.stderr
+
+
+def test_a_ca_of_its_own_is_limited_and_gone_afterwards(tmp_path: Path) -> None:
+    """It may sign for what the run's policy could allow and nothing else; the next run has another one."""
+    ask = _python(_SHOW_CA)
+    seen = []
+    for options, limits in (
+        (("--allow", "api.example", "--allow", "*.b.example"), ["DNS:api.example", "DNS:b.example"]),
+        (("--allow", "**"), []),
+        ((), ["DNS:invalid"]),
+    ):
+        done = seamgate("run", "--own-ca", *options, "--isolation", "proxy", *ask, home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        path, text = done.stdout.split("\n", 1)
+        assert re.findall(r"DNS:\S+", text) == limits
+        assert ("Excluded:" in text) == bool(limits)
+        assert not Path(path).exists()
+        seen.append(re.search(r"Serial Number:\s+(\S+)", text))
+    assert len({found[1] for found in seen if found is not None}) == 3
+    assert not (tmp_path / ".local" / "share" / "seamgate" / "ca").exists()
+
+
+def test_a_limited_ca_serves_what_is_allowed(tmp_path: Path) -> None:
+    """By configuration, by labels; curl gets the denial of an allowed host's path, signed by the limited CA."""
+    path = _config(tmp_path)
+    path.write_text(path.read_text() + "ca: {each_run: true}\n")
+    ask = (
+        "--",
+        "curl",
+        "-sS",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code} %{ssl_verify_result}",
+        "https://a.example/%2e%2e/x",
+    )
+    done = seamgate(
+        "run",
+        "-c",
+        str(path),
+        "--isolation",
+        "proxy",
+        *ask,
+        home=tmp_path,
+        env={"THE_KEY": "k" * 20, "OTHER_TOKEN": "t" * 20},
+    )
+    assert done.stdout == "400 0", done.stderr

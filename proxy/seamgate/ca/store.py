@@ -46,11 +46,14 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         dir: folder of the CA's files; "": `default_directory()`.
         leaf_hours: how long a host's certificate is valid.
         leaf_cache: hosts whose certificate and TLS context are kept.
+        each_run: whether each `seamgate run` has a CA of its own, limited to the hosts that its policy could let it
+            reach, where that is a closed list; it is gone when the run ends. `dir` is not used then.
     """
 
     dir: str = ""
     leaf_hours: int = 72
     leaf_cache: int = 1024
+    each_run: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.

@@ -14,12 +14,18 @@ import msgspec
 import uvloop
 
 from seamgate import launch
+from seamgate.ca.store import init_ca
 from seamgate.cli.allow import allow_hosts
 from seamgate.cli.isolation import Run, run_isolated
 from seamgate.cli.summary import render_summary, summarise
-from seamgate.config import Config, load_config
+from seamgate.config import BUILTIN_PLUGINS, Config, load_config
 from seamgate.errors import ConfigError
 from seamgate.observe.logging import LEVELS, configure_logging
+from seamgate.policy.closed import closed_hosts
+from seamgate.policy.files import read_policies
+
+_NO_HOST = "invalid"
+"""A name that never is one (RFC 6761 6.4): without any, a CA would be limited to nothing at all."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -40,6 +46,9 @@ from seamgate.observe.logging import LEVELS, configure_logging
     show_default=True,
     help="How the program is kept from everything but the gateway; auto takes the strongest.",
 )
+@click.option(
+    "--own-ca", is_flag=True, help="Make a CA for this run, limited to what its policy allows. [as `ca: each_run`]"
+)
 @click.option("--template", default="", metavar="NAME", help="Of kvm: restore this template. [default: made by itself]")
 @click.option(
     "--audit",
@@ -57,6 +66,7 @@ def run(
     allowed: tuple[str, ...],
     labels: tuple[str, ...],
     isolation: str,
+    own_ca: bool,
     template: str,
     audit_path: Path | None,
     summary: bool | None,
@@ -79,7 +89,10 @@ def run(
     configure_logging("auto", log_level, color=context.color)
     with _scratch() as scratch:
         config = _configuration(config_path, allowed, scratch)
-        config = _with_ca(config, scratch, talkative, may_move=config_path is None)
+        if own_ca or config.ca.each_run:
+            config = _with_own_ca(config, scratch, _parse_labels(labels), talkative)
+        else:
+            config = _with_ca(config, scratch, talkative, may_move=config_path is None)
         journal = (audit_path or launch.run_journal(config.audit)).absolute()
         launch.forbid_inspection()
         wanted = Run(config, _parse_labels(labels), journal, command, template)
@@ -135,6 +148,18 @@ def _with_ca(config: Config, scratch: Path, talkative: bool, *, may_move: bool) 
             raise
         directory = scratch / "ca"
         launch.ensure_ca(directory)
+    return msgspec.structs.replace(config, ca=msgspec.structs.replace(config.ca, dir=str(directory)))
+
+
+def _with_own_ca(config: Config, scratch: Path, labels: dict[str, str], talkative: bool) -> Config:
+    """Make a CA that ends with the run and can sign for nothing that its policy could not allow, if that is known."""
+    directory = scratch / "ca"
+    builtin = {plugin.name for plugin in config.plugins} <= {plugin.name for plugin in BUILTIN_PLUGINS}
+    # A plugin may allow what no policy does.
+    domains = closed_hosts(read_policies(config.policies), labels) if builtin else None
+    init_ca(directory, names=() if domains is None else domains or (_NO_HOST,))
+    if talkative:
+        _say("made a CA for this run" + ("" if domains is None else f", for {', '.join(domains) or 'no host'}"))
     return msgspec.structs.replace(config, ca=msgspec.structs.replace(config.ca, dir=str(directory)))
 
 
