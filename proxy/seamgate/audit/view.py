@@ -214,6 +214,9 @@ class Tally:
         self.rules: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.guests: Counter[str] = Counter()
+        self.denied_hosts: Counter[str] = Counter()
+        self.denied_guests: Counter[str] = Counter()
+        self.minutes: Counter[str] = Counter()
         self.first = ""
         self.last = ""
 
@@ -236,6 +239,12 @@ class Tally:
                 counter[value] += 1
         if facts.get("reason") not in (None, "allowed"):
             self.reasons[field_of(facts, "reason")] += 1
+        self.minutes[moment[:16]] += 1
+        if facts.get("verdict") == "deny":
+            for counter, name in ((self.denied_hosts, "host"), (self.denied_guests, "guest")):
+                value = field_of(facts, name)
+                if value:
+                    counter[value] += 1
 
     def summary(self, top: int) -> dict[str, Any]:
         """Return all counts, the most frequent first, at most `top` of each."""
@@ -250,4 +259,27 @@ class Tally:
             "rules": dict(self.rules.most_common(top)),
             "hosts": dict(self.hosts.most_common(top)),
             "guests": dict(self.guests.most_common(top)),
+            "denied_hosts": dict(self.denied_hosts.most_common(top)),
+            "denied_guests": dict(self.denied_guests.most_common(top)),
+            "rates": self._rates(),
         }
+
+    def _rates(self) -> dict[str, Any]:
+        """Requests a minute over the whole span, in the busiest minute, and the share that was denied."""
+        total = sum(self.minutes.values())
+        denied = self.verdicts.get("deny", 0)
+        peak = max(self.minutes.items(), key=lambda each: (each[1], each[0]), default=("", 0))
+        return {
+            "requests": total,
+            "per_minute": round(total / self._span_minutes(), 2),
+            "busiest_minute": peak[0] and f"{peak[0]}Z",
+            "in_busiest_minute": peak[1],
+            "denied_percent": round(100 * denied / total, 1) if total else 0.0,
+        }
+
+    def _span_minutes(self) -> float:
+        """From the first record to the last, at least a minute."""
+        try:
+            return max(1.0, (parse_time(self.last) - parse_time(self.first)) / 60)
+        except ValueError:
+            return 1.0

@@ -17,7 +17,7 @@ from seamgate.audit.line import read_link
 from seamgate.audit.reading import Follower, last_lines, read_lines, size_bytes, verify_journal
 from seamgate.audit.schema import schema_text
 from seamgate.audit.verify import Problem, Report
-from seamgate.audit.view import Filter, Tally, parse_fields, parse_moment, printable, printable_json, read_facts, render
+from seamgate.audit.view import Filter, parse_fields, parse_moment, printable_json, read_facts, render
 from seamgate.cli.commands import Group
 from seamgate.errors import AuditError
 
@@ -136,31 +136,6 @@ def query(
 
 
 @audit.command()
-@_PATH
-@_SINCE
-@_UNTIL
-@click.option("--top", default=10, show_default=True, type=click.IntRange(1), help="How many of each.")
-@_JSON
-def stats(path: Path | None, since: str, until: str, top: int, as_json: bool) -> None:
-    """Count verdicts, reasons, rules, hosts and guests."""
-    journal = path or default_path()
-    tally = Tally()
-    with _readable(), _progress(journal) as on_progress:
-        wanted = _filter((), "", False, since, until)
-        for line in read_lines(journal):
-            on_progress(len(line))
-            facts = read_facts(line)
-            if wanted.admits(facts):
-                tally.add(facts)
-    summary = tally.summary(top)
-    if as_json:
-        click.echo(msgspec.json.encode(summary).decode())
-        return
-    for name, value in summary.items():
-        _print_counts(name, value)
-
-
-@audit.command()
 def schema() -> None:
     """Print the JSON Schema of a line."""
     click.echo(schema_text(), nl=False)
@@ -257,11 +232,3 @@ def _print_report(journal: Path, report: Report, lossy: bool) -> None:
     if lossy:
         click.echo(f"{len(report.losses)} gap(s) above mean that records are lost; --allow-gaps accepts them")
     click.echo(f"head  {report.head_hash}")
-
-
-def _print_counts(name: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        click.echo(f"{name:9} {value}")
-        return
-    for index, (key, count) in enumerate(value.items()):
-        click.echo(f"{name if not index else '':9} {count:>9}  {printable(key)}")

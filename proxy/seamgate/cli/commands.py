@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "reload": Lazy("reload", "reload", "Have a running gateway load its policies and credentials again."),
     "status": Lazy("status", "status", "Show what a running gateway is doing."),
     "policy": Lazy("policy_commands", "policy", "Check, test, explain and compare policies."),
-    "audit": Lazy("audit", "audit", "Verify, watch and query the audit log."),
+    "audit": Lazy("audit_commands", "audit", "Verify, watch, query and export the audit log."),
     "plugins": Lazy("plugins", "plugins", "List and check plugins."),
     "vm": Lazy("vm", "vm", "Guests in microVMs: templates, a pool of warm guests, measurements."),
     "ca": Lazy("ca", "ca", "Make, show and hand out the gateway's certificate authority."),
