@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-fast simulate fuzz test-compiled compiled bench bench-dns lock clean
+.PHONY: help build demo check test test-fast simulate fuzz test-compiled compiled bench scale-connections soak bench-dns lock clean
 
 help: ## what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 # The locked dependencies, each with its hash, then this checkout itself, editable.
 $(STAMP): requirements.lock pyproject.toml hatch_build.py
@@ -63,6 +63,12 @@ compiled: $(COMPILED)/.built ## the wheel, with the hot path compiled
 test-compiled: compiled ## the data plane's tests again, against the wheel
 	PYTHONPATH=$(COMPILED) $(BIN)/python -c "import seamgate.exchange as it; assert it.__file__.endswith('.so'), it.__file__"
 	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="tests bench" tests/unit/protocol tests/property/test_http1.py tests/property/test_http1_h11.py tests/property/test_http2.py tests/property/test_redaction.py tests/attack/test_credential_theft.py tests/e2e/test_http1_messages.py tests/e2e/test_clients_python.py tests/e2e/test_demo.py
+
+scale-connections: compiled ## a request's cost at 10 and at 10,000 connections
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/scale.py connections --check
+
+soak: compiled ## its cost and the memory after 1,000,000 requests
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/scale.py soak --check
 
 bench: compiled ## speed beside the peers, paired in one run
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/run.py

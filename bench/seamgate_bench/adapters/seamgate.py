@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import secrets
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ def _other_rule(n: int) -> dict[str, Any]:
     }
 
 
-def configuration(ground: Ground, room: Path, port: int, *, plain: bool = False) -> dict[str, Any]:
+def configuration(
+    ground: Ground, room: Path, port: int, *, plain: bool = False, limits: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return seamgate.yaml, with the explicit proxy as its entry, or (plain) the base URL."""
     listen = f"127.0.0.1:{port}"
     routes = {ROUTE: f"https://{ground.authority}"}
@@ -77,6 +80,7 @@ def configuration(ground: Ground, room: Path, port: int, *, plain: bool = False)
         "dns": {"addresses": {NAME: ["127.0.0.1"]}, "hosts_file": False},
         "upstream_tls": {"origins": [{"hosts": [NAME], "ca": str(ground.ca_cert)}]},
         "permit_addresses": ["127.0.0.1"],
+        "limits": dict(limits or {}),
     }
 
 
@@ -88,6 +92,7 @@ class Seamgate:
     kind: str = "mitm"
     rules: int = 100
     compiled: bool = True
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     def missing(self) -> str | None:
         """Look for the command beside the running interpreter, and for the unpacked wheel."""
@@ -106,7 +111,9 @@ class Seamgate:
         init_ca(room / "ca")
         config = room / "seamgate.yaml"
         plain = self.kind == "p2t"
-        config.write_text(yaml.safe_dump(configuration(ground, room, port, plain=plain), sort_keys=False))
+        config.write_text(
+            yaml.safe_dump(configuration(ground, room, port, plain=plain, limits=self.limits), sort_keys=False)
+        )
         env = {"BENCH_SECRET": ground.secret, "BENCH_TOKEN": token}
         if self.compiled:
             env["PYTHONPATH"] = str(COMPILED)
