@@ -145,8 +145,10 @@ def _median(points: list[AfterRequests], name: str) -> float:
 
 @contextmanager
 def _bench(connections: int, *, pure: bool) -> Iterator[Bench]:
+    most = connections + 2 * FEW
     # A plugin's budget is wall time: on a machine that is busy with other things its default could be overrun.
-    peer = Seamgate(compiled=not pure, limits={"connections": connections + 2 * FEW, "plugin_budget_s": 5.0})
+    limits = {"connections": most, "guest_connections": most, "plugin_budget_s": 5.0}
+    peer = Seamgate(compiled=not pure, limits=limits)
     reason = peer.missing()
     if reason is not None:
         raise PeerFailed(reason)
@@ -158,13 +160,13 @@ def _bench(connections: int, *, pure: bool) -> Iterator[Bench]:
 
 def allow_files(connections: int) -> int:
     """Raise the limit of open files for so many connections; return how many can be had under what is permitted."""
-    wanted = 2 * connections + SPARE_FILES
+    wanted = 2 * (connections + 2 * FEW) + SPARE_FILES
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, hard), max(wanted, hard)))
     except (ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return min(connections, (hard - SPARE_FILES) // 2)
+        return min(connections, (hard - SPARE_FILES) // 2 - 2 * FEW)
     return connections
 
 
