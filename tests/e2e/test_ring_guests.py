@@ -292,6 +292,23 @@ def test_auto_takes_a_microvm_for_python_and_says_so(tmp_path: Path) -> None:
     assert "seamgate: isolation netns: " in done.stderr and "Why not kvm: " in done.stderr
 
 
+def test_auto_takes_no_microvm_for_a_program_that_starts_others(tmp_path: Path) -> None:
+    """A script whose own source starts programs runs where it can, and which line it was is told; asked for by name, a
+    microVM is an OSError that names what has them."""
+    need_kvm()
+    (tmp_path / "tools.py").write_text("import subprocess\ndef go(): return subprocess.check_output(['echo', 'ran'])\n")
+    (tmp_path / "agent.py").write_text("import tools\nprint(tools.go().decode().strip())\n")
+    done = seamgate("run", "--summary", "--", sys.executable, "agent.py", home=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done
+    assert "isolation netns: " in done.stderr
+    assert (
+        "Why not kvm: tools.py line 1 uses subprocess, which it does not have; --isolation kvm insists" in done.stderr
+    )
+    done = seamgate("run", "--isolation", "kvm", "--", sys.executable, "agent.py", home=tmp_path)
+    assert done.returncode == 1
+    assert "OSError: [Errno 38] processes are not supported" in done.stderr and "--isolation netns" in done.stderr
+
+
 async def test_the_demos_agent(template: str) -> None:
     """The demo's script of attempts, unmodified: served, denied and explained as behind the proxy."""
     upstream = HttpUpstream(LlmApi(), "api.llm.test", "telemetry.llm.test")

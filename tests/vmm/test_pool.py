@@ -334,7 +334,7 @@ def test_explanations_name_what_was_refused() -> None:
     """After a guest a person reads which calls it asked for in vain, and why it ended if it did not end by itself."""
     outcome = Outcome(Reason.FAULT, 70, "bad address 0x0", {"vfork": 1})
     assert explain(outcome) == [
-        "seamgate: the guest asked for `vfork`, which guests do not have",
+        "seamgate: the guest asked for `vfork`, which microVMs do not have: use --isolation netns where it matters",
         "seamgate: the guest ended: fault (exit status 70): bad address 0x0",
     ]
     assert explain(replace(outcome, reason=Reason.EXITED, unsupported={})) == []

@@ -260,7 +260,10 @@ class _Signals:
 
 def explain(outcome: Outcome) -> list[str]:
     """Return what a person should read on stderr after a guest: refused calls and an unnatural end."""
-    lines = [f"seamgate: the guest asked for `{name}`, which guests do not have" for name in outcome.unsupported]
+    lines = [
+        f"seamgate: the guest asked for `{name}`, which microVMs do not have: use --isolation netns where it matters"
+        for name in outcome.unsupported
+    ]
     if not outcome.natural:
         lines.append(f"seamgate: the guest ended: {outcome}")
     return lines

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from seamgate import launch
+from seamgate.cli.kernel_needs import what_needs_a_kernel
 from seamgate.cli.microvm import NotPython, find_python, run_in_microvm
 from seamgate.config import Config, parse_route
 from seamgate.entry.identity import make_guest
@@ -35,7 +36,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
 
 
 async def run_isolated(run: Run, isolation: str, say: Callable[[str], None], explain: Callable[[str], None]) -> int:
-    """Run the program in this isolation, or in the strongest for `auto`, and return its exit code.
+    """Run the program in this isolation, or in the strongest that carries it for `auto`, and return its exit code.
 
     A stronger isolation that was asked for by name is never replaced by a weaker one.
 
@@ -52,23 +53,53 @@ async def run_isolated(run: Run, isolation: str, say: Callable[[str], None], exp
             return await run_in_microvm(run, find_python(run.command, run.template), _say_nothing, explain)
         except (NotPython, PrerequisiteMissing) as missing:
             raise PrerequisiteMissing(f"--isolation kvm: {missing}; or use --isolation netns") from missing
-    auto, why = isolation == "auto", ""
-    if auto:
+    if isolation == "auto":
+        return await _run_in_the_strongest(run, say, explain)
+    if isolation == "netns":
         try:
-            return await run_in_microvm(run, find_python(run.command, run.template), say, explain)
-        except (NotPython, PrerequisiteMissing, ConfigError) as missing:
-            why = f". Why not kvm: {missing}"
-    if isolation != "proxy":
-        try:
-            return await _in_namespace(run, say if auto else _say_nothing, why)
+            return await _in_namespace(run, _say_nothing)
         except PrerequisiteMissing as missing:
-            if not auto:
-                raise PrerequisiteMissing(f"--isolation netns: {missing.message}, or use {_PROXY}") from missing
-            say(
-                "isolation proxy: a program that ignores the proxy variables is not held. Why not netns: "
-                f"{missing.message}{why}"
-            )
+            raise PrerequisiteMissing(f"--isolation netns: {missing.message}, or use {_PROXY}") from missing
     return await _behind_proxy(run)
+
+
+async def _run_in_the_strongest(run: Run, say: Callable[[str], None], explain: Callable[[str], None]) -> int:
+    """Run the program in the strongest isolation that carries it, and say which that is, and why none before it.
+
+    A program that starts others goes before a microVM, where that is an error, into a namespace; but rather into the
+    microVM than where nothing holds it.
+    """
+    why: list[str] = []
+
+    def told(message: str) -> None:
+        say(message + "".join(why))
+
+    needs = what_needs_a_kernel(_arguments(run), Path.cwd())
+    if needs:
+        why.append(f". Why not kvm: {needs}, which it does not have; --isolation kvm insists")
+        try:
+            return await _in_namespace(run, told)
+        except PrerequisiteMissing as missing:
+            why[:] = [f". Why not netns: {missing.message}; {needs}, which is an error here"]
+    try:
+        return await run_in_microvm(run, find_python(run.command, run.template), told, explain)
+    except (NotPython, PrerequisiteMissing, ConfigError) as missing:
+        why.append(f". Why not kvm: {missing}")
+    if not needs:
+        try:
+            return await _in_namespace(run, told)
+        except PrerequisiteMissing as missing:
+            why.insert(0, f". Why not netns: {missing.message}")
+    told("isolation proxy: a program that ignores the proxy variables is not held")
+    return await _behind_proxy(run)
+
+
+def _arguments(run: Run) -> Sequence[str]:
+    """Return what follows the interpreter, if the command is a Python program; else nothing."""
+    try:
+        return find_python(run.command, run.template).command[1:]
+    except (NotPython, PrerequisiteMissing, FileNotFoundError):
+        return ()
 
 
 def _say_nothing(_: str) -> None:
@@ -84,7 +115,7 @@ async def _behind_proxy(run: Run) -> int:
         return await launch.run_program(run.command, environment)
 
 
-async def _in_namespace(run: Run, say: Callable[[str], None], why: str) -> int:
+async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
     config = run.config
     private = launch.private_config(
         config, token="", labels=run.labels, audit_path=run.journal, isolation=Isolation.NETNS
@@ -105,7 +136,6 @@ async def _in_namespace(run: Run, say: Callable[[str], None], why: str) -> int:
             hide=launch.secret_files(config, run.journal),
             on_ready=lambda: say(
                 "isolation netns: the program has a network namespace of its own, in which there is only the gateway"
-                + why
             ),
         )
         return await guest.run(command, environment, launch.run_program)

@@ -44,7 +44,7 @@ _NO_HOST = "invalid"
     type=click.Choice(["auto", "proxy", "netns", "kvm"]),
     default="auto",
     show_default=True,
-    help="How the program is kept from everything but the gateway; auto takes the strongest.",
+    help="How the program is kept from everything but the gateway; auto takes the strongest that it can run in.",
 )
 @click.option(
     "--own-ca", is_flag=True, help="Make a CA for this run, limited to what its policy allows. [as `ca: each_run`]"

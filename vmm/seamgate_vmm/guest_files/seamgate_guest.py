@@ -20,6 +20,7 @@ import ssl
 
 PREFACE = b"\0SGTLS1\n"  # then u16 big-endian length, then `server name NUL protocols joined by commas`
 _MAX_NAME = 255
+_INSTEAD = "seamgate run --isolation netns has it"
 
 
 def _preface(server_hostname, protocols):
@@ -82,7 +83,7 @@ class _Session:
 
 def _check(context, server_side, server_hostname):
     if server_side:
-        raise OSError(errno.EOPNOTSUPP, "a guest cannot be a TLS server")
+        raise OSError(errno.EOPNOTSUPP, f"a guest cannot be a TLS server; {_INSTEAD}")
     if context.check_hostname and not server_hostname:
         raise ValueError("check_hostname requires server_hostname")
     if server_hostname is not None and (not server_hostname or server_hostname.startswith(".")):
@@ -333,7 +334,7 @@ def _plain_tls():
 
 def _clear_refusals():
     def no_process(*args, **kwargs):
-        raise OSError(errno.ENOSYS, "processes are not supported in a guest (fork, exec, subprocess)")
+        raise OSError(errno.ENOSYS, f"processes are not supported in a guest (fork, exec, subprocess); {_INSTEAD}")
 
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve", "system", "popen"):
         if hasattr(os, name):
@@ -343,10 +344,10 @@ def _clear_refusals():
     _posixsubprocess.fork_exec = no_process
 
     def no_bind(self, address):
-        raise OSError(errno.EOPNOTSUPP, "bind is not supported in a guest: it cannot listen")
+        raise OSError(errno.EOPNOTSUPP, f"bind is not supported in a guest: it cannot listen; {_INSTEAD}")
 
     def no_listen(self, backlog=0):
-        raise OSError(errno.EOPNOTSUPP, "listen is not supported in a guest")
+        raise OSError(errno.EOPNOTSUPP, f"listen is not supported in a guest; {_INSTEAD}")
 
     socket.socket.bind = no_bind
     socket.socket.listen = no_listen
