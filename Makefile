@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-fast simulate fuzz test-compiled compiled bench scale-connections soak bench-dns lock clean
+.PHONY: help build demo check test test-fast simulate fuzz test-compiled compiled bench bench-workers scale-connections soak bench-dns lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ bench: compiled ## speed beside the peers, paired in one run
 
 bench-dns: compiled ## the name service beside dnsmasq and unbound, with dnsperf
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/dns_bench.py
+
+bench-workers: compiled ## one process beside two workers, on one core and on two
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/run.py --only seamgate,seamgate-2w,seamgate-spread,seamgate-2w-spread,nginx --scenario small,big,new,idle
 
 lock: ## update requirements.lock to what pyproject.toml permits
 	$(BIN)/python -m pip install --quiet uv

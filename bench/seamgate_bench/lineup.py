@@ -74,6 +74,9 @@ def peers(rules: Sequence[int]) -> list[Peer]:
         *(Seamgate(name=f"seamgate-{count}", rules=count) for count in others),
         Seamgate(name="seamgate-plain", kind="p2t", rules=first),
         Seamgate(name="seamgate-pure", rules=first, compiled=False),
+        Seamgate(name="seamgate-2w", rules=first, workers=2),
+        Seamgate(name="seamgate-spread", rules=first, spread=True),
+        Seamgate(name="seamgate-2w-spread", rules=first, workers=2, spread=True),
         Squid(domains=first),
         Squid(name="squid-first", domains=first, client_first=True),
         Squid(name="squid-log", domains=first, access_log=True),
@@ -86,7 +89,9 @@ def peers(rules: Sequence[int]) -> list[Peer]:
     ]
 
 
-OPTIONAL = frozenset({"squid-log"})
+WORKERS = ("seamgate", "seamgate-2w", "seamgate-spread", "seamgate-2w-spread")
+"""One process and two workers, on one core and on two: `make bench-workers`."""
+OPTIONAL = frozenset({"squid-log", *WORKERS[1:]})
 """Measured only when `--only` names them."""
 FOR_NEW_CONNECTIONS = frozenset({"squid-first"})
 """Differ from their sibling in nothing else."""

@@ -98,11 +98,11 @@ def start(
     argv: Sequence[str],
     *,
     directory: Path,
-    core: int,
+    core: int | str,
     hosts: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Program:
-    """Start a program on one core, in `directory`, logging to `directory`/log.
+    """Start a program on one core, or on those of a list for taskset(1), in `directory`, logging to `directory`/log.
 
     Args:
         hosts: a file that this program, and no other, sees as /etc/hosts (a private mount namespace; needs root).

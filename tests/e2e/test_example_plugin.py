@@ -78,6 +78,15 @@ def test_its_options_are_checked(installed: dict[str, str], folder: Path) -> Non
     assert "its one option is `requests`" in done.stderr
 
 
+def test_it_refuses_several_workers(installed: dict[str, str], folder: Path) -> None:
+    """What counts in one process would let through more in several, so the gateway does not start."""
+    config = folder / "seamgate.yaml"
+    config.write_text(config.read_text() + "workers: 2\n")
+    done = seamgate("plugins", "check", home=folder, env=installed)
+    assert done.returncode == 2
+    assert "plugin budget counts in one process" in done.stderr
+
+
 def test_it_denies_what_is_beyond_the_budget(installed: dict[str, str], folder: Path) -> None:
     """Two requests go through (and fail, for the name does not exist), two are denied; the journal says by whom."""
     done = seamgate(

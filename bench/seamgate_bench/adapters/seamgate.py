@@ -86,13 +86,22 @@ def configuration(
 
 @dataclass(frozen=True)
 class Seamgate:
-    """`seamgate serve` from the environment that runs the bench; of kind p2t, its base-URL entry."""
+    """`seamgate serve` from the environment that runs the bench; of kind p2t, its base-URL entry.
+
+    Attributes:
+        rules: of its policy.
+        compiled: whether it is the wheel.
+        workers: how many processes carry requests.
+        spread: whether it may use the core of load and upstream as well, so that workers can run side by side.
+    """
 
     name: str = "seamgate"
     kind: str = "mitm"
     rules: int = 100
     compiled: bool = True
     limits: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 1
+    spread: bool = False
 
     def missing(self) -> str | None:
         """Look for the command beside the running interpreter, and for the unpacked wheel."""
@@ -117,8 +126,9 @@ class Seamgate:
         env = {"BENCH_SECRET": ground.secret, "BENCH_TOKEN": token}
         if self.compiled:
             env["PYTHONPATH"] = str(COMPILED)
-        argv = [str(COMMAND), "serve", "-c", str(config)]
-        program = start(self.name, argv, directory=room, core=ground.proxy_core, env=env)
+        argv = [str(COMMAND), "serve", "-c", str(config), "--workers", str(self.workers)]
+        cores = (ground.proxy_core, ground.load_core) if self.spread else (ground.proxy_core,)
+        program = start(self.name, argv, directory=room, core=",".join(map(str, cores)), env=env)
         program.wait_for_port(port)
         ca = room / "ca" / "ca.pem"
         if plain:

@@ -5,7 +5,8 @@
       - {name: budget, options: {requests: 1000}}
 
 Two hooks: `judge_request` denies a guest that has used its budget up, `request_done` counts what was answered. A denied
-request costs nothing. The count lives as long as the configuration's generation: a reload starts it again.
+request costs nothing. The count lives as long as the configuration's generation: a reload starts it again. Several
+workers would count each for itself and let through more, so it refuses to be loaded there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class BudgetPlugin:
         self._requests = options.pop("requests", 1000)
         if options or not isinstance(self._requests, int) or self._requests < 1:
             raise SeamgateError("plugin budget: its one option is `requests`, a number above 0")
+        if context.config.workers > 1:
+            raise SeamgateError("plugin budget counts in one process: run the gateway with `workers: 1`")
         self._spent: Counter[str] = Counter()
 
     @hookimpl
