@@ -92,6 +92,7 @@ class Seamgate:
         rules: of its policy.
         compiled: whether it is the wheel.
         workers: how many processes carry requests.
+        limits: of its configuration.
         spread: whether it may use the core of load and upstream as well, so that workers can run side by side.
     """
 
