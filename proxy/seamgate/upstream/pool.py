@@ -57,7 +57,7 @@ class _Bucket:
 
     __slots__ = (
         "busy", "connects", "curious", "idle", "key", "multiplexes", "opening", "retired", "shared", "shares",
-        "waiters",
+        "waiters", "yields",
     )  # fmt: skip
 
     def __init__(self, key: PoolKey) -> None:
@@ -67,6 +67,7 @@ class _Bucket:
         self.shared: list[Http2Session] = []
         self.opening = 0
         self.retired = False
+        self.yields = False
         self.waiters = FairQueue()
         self.shares = Shares()
         offers = key.profile is not None and "h2" in key.profile.alpn
@@ -111,6 +112,7 @@ class SessionPool:
         self._response_timeout_s = response_timeout_s
         self._buckets: dict[PoolKey, _Bucket] = {}
         self._keys: dict[tuple[Target, str, int], PoolKey] = {}
+        self._origins: dict[Target, list[_Bucket]] = {}  # in the order of their turns
         self._closed = False
         self.opened_total = 0
         self.reused_total = 0
@@ -163,7 +165,7 @@ class SessionPool:
             return session
         if bucket.shares_opening:
             return self._wait(bucket, addresses, guest, patience_s)
-        if len(bucket) < self._config.sessions_per_origin or self._evict(bucket):
+        if self._has_room(bucket) or self._evict(bucket):
             bucket.opening += 1
             return self._open(bucket, addresses)
         return self._wait(bucket, addresses, guest, patience_s)
@@ -234,7 +236,7 @@ class SessionPool:
         if self._closed:
             return
         bucket = self._bucket(target, guest, generation)
-        if bucket.idle or bucket.shared or bucket.opening or len(bucket) >= self._config.sessions_per_origin:
+        if bucket.idle or bucket.shared or bucket.opening or not self._has_room(bucket):
             return
         bucket.opening += 1
         spawn(self._open_idle(bucket, addresses), name=f"preconnect {target.authority}")
@@ -264,6 +266,7 @@ class SessionPool:
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(key)
             bucket.retired = self._closed
+            self._origins.setdefault(target, []).append(bucket)
         return bucket
 
     def _group(self, guest: Guest) -> str:
@@ -287,8 +290,23 @@ class SessionPool:
                 return session
         return None
 
+    def _has_room(self, bucket: _Bucket) -> bool:
+        """Whether a further session may be opened: of this bucket, and to its origin at all."""
+        if len(bucket) >= self._config.sessions_per_origin:
+            return False
+        return sum([len(each) for each in self._siblings(bucket)]) < self._config.sessions_to_origin
+
+    def _siblings(self, bucket: _Bucket) -> list[_Bucket]:
+        """Return the buckets of the same origin, this one included, whoever's turn it is first."""
+        return self._origins.get(bucket.key.target) or [bucket]
+
     def _evict(self, bucket: _Bucket) -> bool:
-        """Make room in a full bucket by closing an idle session that none of the validated addresses fits."""
+        """Make room by closing an idle session: one that none of the validated addresses fits, or another group's."""
+        if len(bucket) >= self._config.sessions_per_origin:
+            return self._close_idle(bucket)
+        return any(self._close_idle(each) for each in list(self._siblings(bucket))) and self._has_room(bucket)
+
+    def _close_idle(self, bucket: _Bucket) -> bool:
         if bucket.idle:
             bucket.idle.pop(0).close()
             return True
@@ -297,6 +315,24 @@ class SessionPool:
                 shared.close()
                 return True
         return False
+
+    def _yields(self, bucket: _Bucket) -> bool:
+        """Whether a session that is free is to be closed, since its origin has no more and others wait for one.
+
+        Those of its own bucket and the others take turns.
+        """
+        siblings = self._siblings(bucket)
+        if len(siblings) == 1:
+            return False
+        limit = self._config.sessions_per_origin
+        starved = any(len(each) < limit and each.waiters.first() for each in siblings if each is not bucket)
+        if not starved or sum([len(each) for each in siblings]) < self._config.sessions_to_origin:
+            return False
+        bucket.yields = not bucket.yields or bucket.waiters.first() is None
+        if bucket.yields:
+            siblings.remove(bucket)
+            siblings.append(bucket)
+        return bucket.yields
 
     async def _open(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Lent:
         try:
@@ -310,7 +346,7 @@ class SessionPool:
             bucket.opening -= 1
             bucket.told()
             self._failed(bucket, addresses, error)
-            self._wake(bucket)
+            self._wake_all(bucket)
             raise
         # The place passes from `opening` to `busy` in one step, or a waiter would take it for free.
         bucket.opening -= 1
@@ -347,17 +383,18 @@ class SessionPool:
         if isinstance(session, SessionStream):
             session.release(reusable=True)
             return
-        bucket.busy.discard(session)
         if session.usable:
             session.waited = True
             self._returned(bucket, session)
+        else:
+            bucket.busy.discard(session)
 
     async def _wait(self, bucket: _Bucket, addresses: tuple[str, ...], guest: str, patience_s: float) -> Lent:
         """Queue for a session of a full bucket, or for a stream of one under way."""
         session = self._take(bucket, addresses)
         if session is not None:
             return session  # it came free between the call and this, the first turn of whoever waits
-        if len(bucket) < self._config.sessions_per_origin and not bucket.shares_opening:
+        if self._has_room(bucket) and not bucket.shares_opening:
             bucket.opening += 1
             return await self._open(bucket, addresses)
         future: asyncio.Future[Lent] = asyncio.get_running_loop().create_future()
@@ -370,7 +407,7 @@ class SessionPool:
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().release(reusable=True)  # it came at the very moment at which we gave up
             if isinstance(error, TimeoutError):
-                message = f"all {self._config.sessions_per_origin} sessions to {bucket.key.target.authority} are in use"
+                message = f"all sessions to {bucket.key.target.authority} are in use"
                 raise UpstreamError(message, reason=Reason.UPSTREAM_BUSY) from None
             raise
         finally:
@@ -383,8 +420,9 @@ class SessionPool:
         if isinstance(session, Http2Session):
             self._share(bucket, session)
             return
+        yields = self._yields(bucket)
         bucket.busy.discard(session)
-        if bucket.retired:
+        if bucket.retired or yields:
             session.close()
             return
         waiter = bucket.waiters.first(session.address)
@@ -413,7 +451,9 @@ class SessionPool:
                 return
             bucket.waiters.take(waiter)
             waiter.future.set_result(session.lend())
-        if not session.lent and bucket.waiters.first() is not None and not bucket.opening:
+        if session.lent:
+            return
+        if (bucket.waiters.first() is not None and not bucket.opening) or self._yields(bucket):
             session.close()  # it fits nobody who waits: make room for one that does
 
     def _gone(self, bucket: _Bucket, session: AnySession) -> None:
@@ -426,11 +466,20 @@ class SessionPool:
             bucket.busy.discard(session)
             if session in bucket.idle:
                 bucket.idle.remove(session)
-        self._wake(bucket)
+        self._wake_all(bucket)
+
+    def _wake_all(self, bucket: _Bucket) -> None:
+        """There may be room at this bucket's origin: its buckets take turns."""
+        siblings = self._siblings(bucket)
+        for each in list(siblings):
+            if each.waiters:
+                siblings.remove(each)
+                siblings.append(each)
+                self._wake(each)
 
     def _wake(self, bucket: _Bucket) -> None:
         """Open sessions for waiters as far as there is room, and no more than they need."""
-        while bucket.waiters and len(bucket) < self._config.sessions_per_origin and not bucket.shares_opening:
+        while bucket.waiters and self._has_room(bucket) and not bucket.shares_opening:
             waiter = bucket.waiters.first()
             if waiter is None:
                 return
@@ -469,6 +518,9 @@ class SessionPool:
                     shared.close()
             if not len(bucket) and not bucket.waiters and not bucket.shares:
                 del self._buckets[key]
+                self._origins[key.target].remove(bucket)
+                if not self._origins[key.target]:
+                    del self._origins[key.target]
                 self._keys = {each: kept for each, kept in self._keys.items() if kept is not key}
 
     def retire(self, generation: int) -> None:
@@ -491,4 +543,5 @@ class SessionPool:
             for shared in list(bucket.shared):
                 shared.close()
         self._buckets.clear()
+        self._origins.clear()
         self._keys.clear()

@@ -19,6 +19,7 @@ class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         isolation: who may share sessions: guests of one `group` ("group", the default: guests with equal labels are
             one group unless they name another), each guest for itself ("guest"), or all ("shared").
         sessions_per_origin: most sessions of one key; further requests wait for one, guests by turns.
+        sessions_to_origin: most sessions to one origin, those of all groups and policies together. Groups take turns.
         guest_share: which part of them one guest may have, or wait for, at once; its further requests wait for its own
             to end. So one guest never takes all that there is. Of a guest that shares with nobody: all.
         queue_timeout_s: how long they wait.
@@ -32,6 +33,7 @@ class PoolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     isolation: Literal["group", "guest", "shared"] = "group"
     sessions_per_origin: Annotated[int, msgspec.Meta(ge=1)] = 256
+    sessions_to_origin: Annotated[int, msgspec.Meta(ge=1)] = 1024
     guest_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.75
     queue_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 50.0

@@ -316,8 +316,9 @@ GUESTS = {group: Guest(f"g{group}", group=group) for group in ("x", "y")}
 class Simulation:
     """Plays events against a pool and holds it to its rules after each."""
 
-    def __init__(self, share: float) -> None:
-        self.pool, self.opener = make(sessions_per_origin=LIMIT, guest_share=share)
+    def __init__(self, share: float, most: int) -> None:
+        self.pool, self.opener = make(sessions_per_origin=LIMIT, guest_share=share, sessions_to_origin=most)
+        self.most = most
         self.asked: list[Asked] = []
         self.share = max(1, int(LIMIT * share))
 
@@ -391,15 +392,19 @@ class Simulation:
         mine = [target for target, session in self.opener.made if session in self.opener.open]
         for target in (TARGET, OTHER):
             under_way = [opening for opening in self.opener.under_way if opening.target == target]
-            assert mine.count(target) + len(under_way) <= LIMIT * 4, "more than the limit of all its keys"
+            assert mine.count(target) + len(under_way) <= self.most, "more than the limit of the origin"
         for bucket in self.pool._buckets.values():
             counts = bucket.shares._held
             assert all(0 < count <= self.share for count in counts.values()), "more than a guest's share"
             for name, gate in bucket.shares._gates.items():
                 assert counts.get(name) == self.share or all(each.done() for each in gate), "held back below its share"
             waiting = [waiter for waiter in bucket.waiters if not waiter.future.done()]
+            siblings = [each for each in self.pool._buckets.values() if each.key.target == bucket.key.target]
             if waiting:
-                assert len(bucket) == LIMIT, "somebody waits though there is room"
+                full = sum(len(each) for each in siblings) == self.most
+                assert full or len(bucket) == LIMIT, "somebody waits though there is room"
+                idle = any(each.idle for each in siblings)
+                assert len(bucket) == LIMIT or not idle, "somebody waits beside an idle session"
                 assert not bucket.idle, "somebody waits beside an idle session"
 
     async def finish(self) -> None:
@@ -423,12 +428,12 @@ class Simulation:
         assert self.opener.open == [], "a session is open that the pool does not know"
 
 
-@given(events=st.lists(EVENTS, max_size=25), share=st.sampled_from([0.5, 1.0]))
-def test_any_order_of_events(events: list[tuple[Any, ...]], share: float) -> None:
+@given(events=st.lists(EVENTS, max_size=25), share=st.sampled_from([0.5, 1.0]), most=st.sampled_from([1, 3, 8]))
+def test_any_order_of_events(events: list[tuple[Any, ...]], share: float, most: int) -> None:
     """Whatever happens in whatever order: limits and shares hold, keys and addresses are kept apart, all are served."""
 
     async def scenario() -> None:
-        simulation = Simulation(share)
+        simulation = Simulation(share, most)
         for event in events:
             await simulation.play(event)
         await simulation.finish()

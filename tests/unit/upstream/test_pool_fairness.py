@@ -128,3 +128,46 @@ async def test_a_guest_that_shares_with_nobody_has_all() -> None:
     for opening in [*opener.under_way]:
         opening.finish()
     await turn()
+
+
+async def test_groups_share_what_an_origin_takes() -> None:
+    """Two groups, one session: whoever has it gives it up in turn, though its own group has more to ask."""
+    pool, opener = make(sessions_per_origin=2, sessions_to_origin=1)
+    flood = [Asked(pool, guest=Guest(f"f{number}", group="many")) for number in range(50)]
+    await turn()
+    opener.under_way[0].finish()
+    await got(flood[0])
+    few = [Asked(pool, guest=Guest("q", group="few")) for _ in range(2)]
+    await turn()
+    served, holder = [], flood[0]
+    for _ in range(6):
+        holder.release()
+        await turn()
+        for opening in [*opener.under_way]:
+            opening.finish()
+        await turn()
+        assert len(opener.open) == 1
+        (holder,) = [each for each in (*flood, *few) if each.session is not None]
+        served.append(holder)
+    assert [each in few for each in served[:4]].count(True) == 2
+    assert sum(each in flood for each in served) == 4
+    for each in flood:
+        if not each.over:
+            each.leave()
+    await turn()
+
+
+async def test_an_idle_session_of_another_group_makes_room() -> None:
+    """What one group keeps warm does not keep another one out."""
+    pool, opener = make(sessions_to_origin=1)
+    first = Asked(pool, guest=Guest("a", group="one"))
+    await turn()
+    opener.under_way[0].finish()
+    await got(first)
+    first.release()
+    second = Asked(pool, guest=Guest("b", group="two"))
+    await turn()
+    opener.under_way[0].finish()
+    await got(second)
+    await turn()
+    assert len(opener.open) == 1
