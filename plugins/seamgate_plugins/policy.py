@@ -10,14 +10,33 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from seamgate import Effect, Guest, Reason, Request, Target, Verdict, hookimpl
+from seamgate.collector import without_collector
 from seamgate.errors import ConfigError
 from seamgate.policy.evaluation import Evaluator
 from seamgate.policy.files import read_policies
 from seamgate.policy.model import Policy, Rule
 from seamgate.policy.rates import RateCounter, Rates, wait_text
 from seamgate.registry import PluginContext
+
+
+class _Ready(NamedTuple):
+    """Policies, ready to judge, and the names of credentials and inspectors in them, each with a rule that has it."""
+
+    evaluator: Evaluator
+    credentials: dict[str, Rule]
+    inspectors: dict[str, Rule]
+
+
+def _ready(evaluator: Evaluator) -> _Ready:
+    rules = evaluator.rules.values()
+    return _Ready(
+        evaluator,
+        {name: rule for rule in rules for name in rule.credentials or ()},
+        {name: rule for rule in rules for name in rule.inspect or ()},
+    )
 
 
 class PolicyPlugin:
@@ -35,9 +54,20 @@ class PolicyPlugin:
         """
         if context.options:
             raise ConfigError("the plugin policy has no options: the policies stand under the key policies")
-        policies = read_policies(context.config.policies, context.config.policy_texts)
+        ready = context.aside if isinstance(context.aside, _Ready) else self.load_aside(context)
         rates = None if context.shared is None else context.shared.rates(context.generation)
-        self._start(Evaluator(policies, generation=context.generation), context.clock, rates)
+        self._start(ready, context.clock, rates)
+
+    @staticmethod
+    def load_aside(context: PluginContext) -> _Ready:
+        """Read and index the policies: what takes seconds where there are 100,000 rules, and can be done in a thread.
+
+        Raises:
+            ConfigError: one can't be read or used, or two contradict each other.
+        """
+        with without_collector():
+            policies = read_policies(context.config.policies, context.config.policy_texts)
+            return _ready(Evaluator(policies, generation=context.generation))
 
     @classmethod
     def from_policies(
@@ -59,23 +89,24 @@ class PolicyPlugin:
     def from_evaluator(cls, evaluator: Evaluator, *, clock: Callable[[], float] = time.time) -> PolicyPlugin:
         """Build one around policies that are indexed already, with counters of its own."""
         plugin = cls.__new__(cls)
-        plugin._start(evaluator, clock)
+        plugin._start(_ready(evaluator), clock)
         return plugin
 
-    def _start(self, evaluator: Evaluator, clock: Callable[[], float], rates: Rates | None = None) -> None:
-        self.evaluator = evaluator
+    def _start(self, ready: _Ready, clock: Callable[[], float], rates: Rates | None = None) -> None:
+        self._ready = ready
+        self.evaluator = ready.evaluator
         self._clock = clock
         self._rates = RateCounter() if rates is None else rates
 
     @property
     def wanted_credentials(self) -> dict[str, Rule]:
         """Names of credentials that rules select, each with one of those rules; the registry checks them."""
-        return {name: rule for rule in self.evaluator.rules.values() for name in rule.credentials or ()}
+        return self._ready.credentials
 
     @property
     def wanted_inspectors(self) -> dict[str, Rule]:
         """Names of inspectors that rules ask for, each with one of those rules; the registry checks them."""
-        return {name: rule for rule in self.evaluator.rules.values() for name in rule.inspect or ()}
+        return self._ready.inspectors
 
     @hookimpl
     def judge_connect(self, guest: Guest, target: Target) -> Verdict:

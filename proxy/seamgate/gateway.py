@@ -11,11 +11,10 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-import msgspec
 import structlog
 from prometheus_client import Metric
 
@@ -24,6 +23,7 @@ from seamgate.audit.journal import Journal
 from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
 from seamgate.ca.leaf import CertificateAuthority, load_authority
+from seamgate.collector import without_collector
 from seamgate.config import (
     BaseUrlEntry,
     Config,
@@ -38,6 +38,7 @@ from seamgate.config import (
 )
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.descriptors import fit_connections
+from seamgate.entry.beyond_limit import BeyondLimit
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.connections import Connections
 from seamgate.entry.dns_entry import NameService
@@ -53,12 +54,14 @@ from seamgate.flow import Guest, Isolation
 from seamgate.observe.admin import AdminServer
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
-from seamgate.registry import SharedState, load_plugins
+from seamgate.registry import SharedState, load_aside, load_plugins
+from seamgate.reloading import Prepared as Prepared
 from seamgate.reloading import ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import bound_by, revoke
-from seamgate.seam import IsBound, Recorder, Seam
+from seamgate.seam import Recorder, Seam
 from seamgate.streams import as_protocol
-from seamgate.upstream.addresses import AddressPermit, OwnAddresses, compile_permit
+from seamgate.tasks import spawn
+from seamgate.upstream.addresses import OwnAddresses, compile_permit
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.forwarder import Forwarder
 from seamgate.upstream.parent import Parent
@@ -99,19 +102,6 @@ class AuditLog(Recorder, Protocol):
         """Write what waits, and let go of the file."""
 
 
-class Prepared(msgspec.Struct, frozen=True):
-    """A new configuration that loads: what `Gateway.take_over` puts in force without any further failure."""
-
-    config: Config
-    pipeline: Pipeline
-    placeholders: PlaceholderIndex
-    permit: AddressPermit
-    tls: UpstreamTls
-    is_bound: IsBound
-    forwarder: Forwarder
-    parent: Parent | None
-
-
 class Gateway:
     """One running gateway. `async with Gateway(config) as gateway: ...`"""
 
@@ -140,8 +130,10 @@ class Gateway:
         self.started_at = 0.0
         self.reloads = ReloadCounts()
         self.reload_path: Path | None = None
-        """The file that `reload_file` loads; None: this gateway was not made of a file."""
+        """The file that `reload_everywhere` loads; None: this gateway was not made of a file."""
         self._watch: FileWatch | None = None
+        self._changing = asyncio.Lock()
+        """Held during a reload; with workers also while one of them starts, so that each has what is in force."""
         self.gathered_metrics: Callable[[], list[Metric]] | None = None
         """Where the requests are other processes' work: the sums of what they count."""
 
@@ -255,8 +247,8 @@ class Gateway:
             secret_variables=secret_variables,
         )
 
-    def _make_pipeline(self, config: Config, generation: int) -> Pipeline:
-        plugins = load_plugins(config, generation, self._clock, self._shared)
+    def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:
+        plugins = load_plugins(config, generation, self._clock, self._shared, aside)
         return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
 
     async def _open_entries(self, entries: Entries) -> None:
@@ -312,7 +304,7 @@ class Gateway:
 
     def _accepting(self, factory: Callable[[], Http1Guest]) -> Callable[[], asyncio.BaseProtocol]:
         def accept() -> asyncio.BaseProtocol:
-            return as_protocol(factory()) if self.connections.admit() else _Refused()
+            return as_protocol(factory()) if self.connections.admit() else BeyondLimit()
 
         return accept
 
@@ -386,8 +378,12 @@ class Gateway:
 
     def _follow_files(self) -> None:
         """The files that make up the configuration have changed."""
-        with contextlib.suppress(SeamgateError):  # it has been told
-            self.reload_file()
+
+        async def follow() -> None:
+            with contextlib.suppress(SeamgateError):  # it has been told
+                await self.reload_everywhere()
+
+        spawn(follow(), name="reload")
 
     def _watch_files(self) -> FileWatch | None:
         if self.config.reload != "watch" or self.reload_path is None:
@@ -400,18 +396,17 @@ class Gateway:
         """Hand written records to the exporters of the present generation."""
         self.seam.pipeline.export_audit(records)
 
-    def reload_file(self) -> ReloadReport:
-        """Load the configuration file again and take it over, or keep what is in force; either way, say so.
+    async def reload_everywhere(self) -> ReloadReport:
+        """Load the configuration file again and take it over, in all processes of this gateway; or change nothing.
+
+        Requests are carried meanwhile. Either way, it says what it did.
 
         Raises:
             SeamgateError: it can't be used; nothing has changed.
         """
-        with self._refusing():
-            return self.reload(self._load_file())
-
-    async def reload_everywhere(self) -> ReloadReport:
-        """Like `reload_file`, in all processes of this gateway."""
-        return self.reload_file()
+        async with self._changing:
+            with self._refusing():
+                return self.take_over(await self.prepare_aside(self._load_file(), self._generation + 1))
 
     def idle_because(self) -> str:
         """Return why no process of this gateway carries requests, "" if one does."""
@@ -449,15 +444,36 @@ class Gateway:
         """
         return self.take_over(self.prepare(config, self._generation + 1))
 
-    def prepare(self, config: Config, generation: int) -> Prepared:
+    async def prepare_aside(self, config: Config, generation: int) -> Prepared:
+        """Like `prepare`, with what takes long in a thread, so that requests go on being carried.
+
+        Raises:
+            SeamgateError: it can't be used, or the gateway stops meanwhile.
+        """
+
+        def load() -> dict[str, object]:
+            with without_collector(keep=True):
+                return load_aside(config, generation, self._clock)
+
+        aside = await asyncio.to_thread(load)
+        if self.seam.draining:
+            raise SeamgateError("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
+        return self.prepare(config, generation, aside)
+
+    def prepare(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Prepared:
         """Load all that a new configuration needs; nothing changes yet.
+
+        Args:
+            config: the new one.
+            generation: its number.
+            aside: what `load_aside` returned for it, if it ran.
 
         Raises:
             SeamgateError: it can't be used.
         """
         return Prepared(
             config,
-            self._make_pipeline(config, generation),
+            self._make_pipeline(config, generation, aside),
             PlaceholderIndex(config.credentials),
             compile_permit(config.permit_addresses),
             UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn),
@@ -583,15 +599,3 @@ class Gateway:
         self.connections.close()
         self.seam.pool.close()
         self._journal.close()
-
-
-class _Refused(asyncio.Protocol):
-    """A connection beyond the limit: told so, and closed."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Answer before anything was asked; every HTTP client reads it as the answer to its first request."""
-        stream = cast("asyncio.Transport", transport)  # uvloop's has the shape, not the class
-        stream.write(
-            b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-        )
-        stream.close()

@@ -60,6 +60,7 @@ class PluginContext(msgspec.Struct, frozen=True):
         capabilities: what the configuration grants.
         shared: what the workers of this gateway have in common; None where this process is all of it. A plugin that
             counts for itself counts in each worker: see `config.workers`.
+        aside: what the plugin's own `load_aside` returned; None if it has none, or was not asked.
     """
 
     name: str
@@ -69,6 +70,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     capabilities: frozenset[str] = frozenset()
     shared: SharedState | None = None
+    aside: object = None
 
 
 class LoadedPlugin(msgspec.Struct, frozen=True):
@@ -97,10 +99,40 @@ def available() -> dict[str, metadata.EntryPoint]:
     return found
 
 
+def load_aside(config: Config, generation: int, clock: Callable[[], float]) -> dict[str, object]:
+    """Do that part of loading which takes long and needs no event loop: for a thread, while requests are carried.
+
+    A plugin class says what that is with a static method `load_aside(context)`; what it returns is the `aside` of the
+    context that the plugin is then made with. What can't be loaded at all is told by `load_plugins`.
+
+    Raises:
+        ConfigError: one of them refuses its part of the configuration.
+    """
+    points = available()
+    done: dict[str, object] = {}
+    for spec in config.plugins:
+        load = _aside_of(points.get(spec.name))
+        if load is not None:
+            done[spec.name] = load(PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities))
+    return done
+
+
+def _aside_of(point: metadata.EntryPoint | None) -> Callable[[PluginContext], object] | None:
+    try:
+        load: Callable[[PluginContext], object] | None = getattr(point.load() if point else None, "load_aside", None)
+    except Exception:  # noqa: BLE001 - a plugin's module may raise anything; `load_plugins` meets it again and tells it
+        return None
+    return load
+
+
 def load_plugins(
-    config: Config, generation: int, clock: Callable[[], float], shared: SharedState | None = None
+    config: Config,
+    generation: int,
+    clock: Callable[[], float],
+    shared: SharedState | None = None,
+    aside: Mapping[str, object] | None = None,
 ) -> tuple[LoadedPlugin, ...]:
-    """Load the plugins that the configuration names, in its order.
+    """Load the plugins that the configuration names, in its order. `aside`: what `load_aside` returned, if it ran.
 
     Raises:
         PluginRejected: one of them can't be vouched for.
@@ -116,7 +148,8 @@ def load_plugins(
         unknown = spec.capabilities - CAPABILITIES
         if unknown:
             raise PluginRejected(f"plugin {spec.name!r}: there is no capability {sorted(unknown)[0]!r}")
-        context = PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities, shared)
+        ready = aside.get(spec.name) if aside is not None else None
+        context = PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities, shared, ready)
         loaded.append(_vouch(manager, _construct(point, context), point, context))
     check_references(loaded)
     return tuple(loaded)

@@ -1,7 +1,7 @@
 """What a reload takes over, what waits for a restart, and the count of both. Values and comparisons; no I/O.
 
-Used by `Gateway.reload_file`, which does the reload, and by what reports it: the log, `seamgate reload`, `/status` and
-the metrics.
+Used by `Gateway.reload_everywhere`, which does the reload, and by what reports it: the log, `seamgate reload`,
+`/status` and the metrics.
 """
 
 from __future__ import annotations
@@ -9,11 +9,31 @@ from __future__ import annotations
 import msgspec
 
 from seamgate.config import Config
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.pipeline import Pipeline
+from seamgate.seam import IsBound
+from seamgate.upstream.addresses import AddressPermit
+from seamgate.upstream.forwarder import Forwarder
+from seamgate.upstream.parent import Parent
+from seamgate.upstream.tls import UpstreamTls
 
 _POLICY_SECTIONS = {"policies", "credentials", "plugins", "permit_addresses"}
 _UPSTREAM_SECTIONS = {"upstream_tls", "upstream_proxy", "http2", "dns"}
 TAKEN_OVER = frozenset({"source", "base", "reload", "policy_texts"} | _POLICY_SECTIONS | _UPSTREAM_SECTIONS)
 """The sections of seamgate.yaml that a reload takes over. A change of any other waits for the next start."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A new configuration that loads: what `Gateway.take_over` puts in force without any further failure."""
+
+    config: Config
+    pipeline: Pipeline
+    placeholders: PlaceholderIndex
+    permit: AddressPermit
+    tls: UpstreamTls
+    is_bound: IsBound
+    forwarder: Forwarder
+    parent: Parent | None
 
 
 class ReloadReport(msgspec.Struct, frozen=True):

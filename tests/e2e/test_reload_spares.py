@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
+from collections.abc import Mapping, Sequence
 from time import monotonic
+from typing import Any
+
+import pytest
 
 from seamgate import hookimpl
+from seamgate.errors import SeamgateError
+from seamgate.registry import PluginContext
+from seamgate.reloading import ReloadReport
+from seamgate_plugins.policy import PolicyPlugin
 from support.lab import ALLOW_ALL, Lab
 from support.reloads import OTHERS_ONLY, Streams, audited_as_revoked, begin_stream, cut_within, reload
-from support.upstream import HttpUpstream
+from support.upstream import HttpUpstream, echo
 
 
 class Slow:
@@ -58,3 +69,90 @@ async def test_a_slow_clock_cuts_nothing() -> None:
         )
         audited_as_revoked(record, rule="all", generation=3)
         streams.go_on.set()
+
+
+class Gate:
+    """Holds the loading of policies up until it is opened, and knows in which thread that goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.opened = threading.Event(), threading.Event()
+        self.thread: threading.Thread | None = None
+        load = PolicyPlugin.load_aside
+
+        def wait_and_load(context: PluginContext) -> object:
+            self.thread = threading.current_thread()
+            self.begun.set()
+            assert self.opened.wait(30)
+            return load(context)
+
+        monkeypatch.setattr(PolicyPlugin, "load_aside", staticmethod(wait_and_load))
+
+
+def _begin_reload(lab: Lab, rules: Sequence[Mapping[str, Any]]) -> asyncio.Task[ReloadReport]:
+    lab.write_policy(rules)
+    path = lab.folder / "seamgate.yaml"
+    path.write_text(json.dumps(lab.settings()))
+    lab.gateway.reload_path = path
+    return asyncio.ensure_future(lab.gateway.reload_everywhere())
+
+
+async def test_requests_are_carried_while_a_policy_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the old rules to the last, however long it takes; then by the new ones, all at once."""
+    async with Lab(HttpUpstream(echo)) as lab:
+        gate = Gate(monkeypatch)
+        client = await lab.tunnel()
+        reloading = _begin_reload(lab, [OTHERS_ONLY])
+        await lab.until(gate.begun.is_set)
+        assert gate.thread is not threading.main_thread()
+        for _ in range(20):
+            assert (await client.ask("GET", "/x")).status == 200
+        assert not reloading.done() and lab.gateway.seam.pipeline.generation == 1
+        gate.opened.set()
+        await reloading
+        assert lab.gateway.seam.pipeline.generation == 2
+        await lab.audited(
+            *["GET /x allow allowed 200 complete"] * 20, f"CONNECT {lab.authority()} deny revoked 200 aborted"
+        )
+
+
+async def test_reloads_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is asked for while another loads reads the files after it: the newest rules win."""
+    async with Lab(HttpUpstream(echo), credential=False) as lab:
+        gate = Gate(monkeypatch)
+        first = _begin_reload(lab, [OTHERS_ONLY])
+        await lab.until(gate.begun.is_set)
+        second = _begin_reload(lab, [ALLOW_ALL])
+        gate.opened.set()
+        await asyncio.gather(first, second)
+        assert lab.gateway.seam.pipeline.generation == 3
+        client = await lab.tunnel()
+        assert (await client.ask("GET", "/x")).status == 200
+        await lab.audited("GET /x allow allowed 200 complete")
+
+
+async def test_a_stop_while_a_policy_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is swapped in a gateway that stops: the reload is refused."""
+    async with Lab(HttpUpstream(echo)) as lab:
+        gate = Gate(monkeypatch)
+        reloading = _begin_reload(lab, [OTHERS_ONLY])
+        await lab.until(gate.begun.is_set)
+        await lab.gateway.stop(grace_s=1.0)
+        gate.opened.set()
+        with pytest.raises(SeamgateError, match="stopping"):
+            await reloading
+        assert lab.gateway.seam.pipeline.generation == 1
+
+
+async def test_many_rules_load_in_pieces() -> None:
+    """Of thousands of rules no single step of the loading holds the loop up: requests are answered throughout."""
+    many = [{"id": f"r-{number}", "allow": {"hosts": [f"h{number}.test"]}} for number in range(4000)]
+    async with Lab(HttpUpstream(echo)) as lab:
+        client = await lab.tunnel()
+        reloading, answered = _begin_reload(lab, [ALLOW_ALL, *many]), 0
+        while not reloading.done():
+            assert (await client.ask("GET", "/x")).status == 200
+            answered += 1
+        await reloading
+        assert answered >= 10
+        assert (await client.ask("GET", "/x")).status == 200
+        await lab.audited(*["GET /x allow allowed 200 complete"] * (answered + 1))

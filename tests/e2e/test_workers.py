@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -263,8 +263,8 @@ class LosesAFile(Supervisor):
 
     lost = ""
 
-    def prepare(self, config: Config, generation: int) -> Prepared:
-        new = super().prepare(config, generation)
+    def prepare(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Prepared:
+        new = super().prepare(config, generation, aside)
         if self.lost:
             (config.base / self.lost).unlink()
         return new

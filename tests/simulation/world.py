@@ -11,6 +11,7 @@ import json
 import os
 import random
 import tempfile
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -106,8 +107,8 @@ class SimulatedGateway(Gateway):
 
     chaos: Chaos
 
-    def _make_pipeline(self, config: Config, generation: int) -> Pipeline:
-        plugins = (*load_plugins(config, generation, self._clock), register("chaos", self.chaos))
+    def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:
+        plugins = (*load_plugins(config, generation, self._clock, aside=aside), register("chaos", self.chaos))
         return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
 
 

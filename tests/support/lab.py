@@ -72,9 +72,9 @@ class LabGateway(Gateway):
         super().__init__(config, **more)
         self._first, self._last = first, last
 
-    def _make_pipeline(self, config: Config, generation: int) -> Pipeline:
+    def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:
         mine, after = ([register(*plugin) for plugin in each] for each in (self._first, self._last))
-        loaded = load_plugins(config, generation, self._clock)
+        loaded = load_plugins(config, generation, self._clock, aside=aside)
         return Pipeline((*mine, *loaded, *after), generation=generation, budget_s=config.limits.plugin_budget_s)
 
 

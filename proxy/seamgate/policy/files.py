@@ -5,12 +5,11 @@ Called by the policy plugin and the CLI.
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from seamgate.collector import without_collector
 from seamgate.document import read_text
 from seamgate.errors import ConfigError
 from seamgate.policy.loader import find_problems, parse_policy
@@ -51,7 +50,7 @@ def read_policies(paths: Iterable[Path | str], texts: Mapping[str, str] | None =
     Raises:
         ConfigError: as `read_policy`, for the first that fails.
     """
-    with _without_collector():
+    with without_collector():
         return tuple(
             parse_policy(texts[str(path)], str(path)) if texts and str(path) in texts else read_policy(path)
             for path in paths
@@ -66,15 +65,3 @@ def policies_in(folder: Path) -> list[Path]:
     """
     names = sorted(path for path in folder.iterdir() if path.suffix in _YAML and path.is_file())
     return [path for path in names if _SAYS_POLICY.search(read_text(path))]
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Loading makes a million objects and no cycle; looking for cycles meanwhile takes half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -27,7 +27,7 @@ from seamgate.config import AdminConfig, Config, split_listen
 from seamgate.document import read_text
 from seamgate.entry.dns_listener import bind_both
 from seamgate.entry.identity import GuestConfig, TokenSource
-from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
+from seamgate.errors import ConfigError, PrerequisiteMissing
 from seamgate.gateway import BACKLOG, Gateway
 from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.status import Status
@@ -329,21 +329,6 @@ class Supervisor(Gateway):
 
     # -- reload ------------------------------------------------------------------------------------------------------
 
-    def reload_file(self) -> ReloadReport:
-        """Refuse: a reload of several processes has to wait for them.
-
-        Raises:
-            SeamgateError: always; call `reload_everywhere`.
-        """
-        raise SeamgateError("a gateway with workers is reloaded by `reload_everywhere`")
-
-    def _follow_files(self) -> None:
-        async def follow() -> None:
-            with contextlib.suppress(SeamgateError):  # it has been told
-                await self.reload_everywhere()
-
-        spawn(follow(), name="reload")
-
     async def reload_everywhere(self) -> ReloadReport:
         """Load the configuration file again and have all workers take it over, or none.
 
@@ -355,7 +340,7 @@ class Supervisor(Gateway):
                 config = self._frozen(self._load_file())
                 _check_limits(config)
                 generation = self._generation + 1
-                new = self.prepare(config, generation)
+                new = await self.prepare_aside(config, generation)
                 # What counted two generations ago counts no more; this generation's windows lie there.
                 self._memory.windows(generation).clear()
                 await self._prepare_all(config, generation)

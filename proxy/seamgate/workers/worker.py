@@ -162,6 +162,7 @@ class Worker:
         self._gateway: WorkerGateway | None = None
         self._metrics: WorkMetrics
         self._prepared: PreparedConfig | None = None
+        self._wanted = 0  # the generation that is to be prepared
         self._stopping: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
 
@@ -217,20 +218,26 @@ class Worker:
     def _follow(self, gateway: WorkerGateway, message: Prepare | Commit | Abort) -> None:
         """One step of a reload."""
         if isinstance(message, Prepare):
-            self._prepared = None
-            problem = ""
-            try:
-                self._prepared = gateway.prepare(message.config, message.generation)
-            except SeamgateError as error:
-                problem = error.message
-            self._channel.send(Prepared(message.generation, problem))
+            self._prepared, self._wanted = None, message.generation
+            spawn(self._prepare(gateway, message), name="prepare a reload", on_error=self._on_fault)
         elif isinstance(message, Commit) and self._prepared is not None:
             requests, tunnels = gateway.swap(self._prepared)
             self._metrics = WorkMetrics(gateway)
             self._channel.send(Committed(message.generation, requests, tunnels))
             self._prepared = None
         else:
-            self._prepared = None
+            self._prepared, self._wanted = None, 0
+
+    async def _prepare(self, gateway: WorkerGateway, message: Prepare) -> None:
+        """Load what the supervisor has read, and keep it unless it was called off meanwhile."""
+        problem = ""
+        try:
+            prepared = await gateway.prepare_aside(message.config, message.generation)
+            if self._wanted == message.generation:
+                self._prepared = prepared
+        except SeamgateError as error:
+            problem = error.message
+        self._channel.send(Prepared(message.generation, problem))
 
     def _stop(self, gateway: WorkerGateway, grace_s: float) -> None:
         before, self._stopping = self._stopping, None
