@@ -23,7 +23,6 @@ from seamgate.audit.journal import Journal
 from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
 from seamgate.ca.leaf import CertificateAuthority, load_authority
-from seamgate.collector import without_collector
 from seamgate.config import (
     BaseUrlEntry,
     Config,
@@ -55,8 +54,7 @@ from seamgate.observe.admin import AdminServer
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
 from seamgate.registry import SharedState, load_aside, load_plugins
-from seamgate.reloading import Prepared as Prepared
-from seamgate.reloading import ReloadCounts, ReloadReport, waiting_sections
+from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import bound_by, revoke
 from seamgate.seam import Recorder, Seam
 from seamgate.streams import as_protocol
@@ -450,12 +448,7 @@ class Gateway:
         Raises:
             SeamgateError: it can't be used, or the gateway stops meanwhile.
         """
-
-        def load() -> dict[str, object]:
-            with without_collector(keep=True):
-                return load_aside(config, generation, self._clock)
-
-        aside = await asyncio.to_thread(load)
+        aside = await asyncio.to_thread(load_aside, config, generation, self._clock)
         if self.seam.draining:
             raise SeamgateError("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
         return self.prepare(config, generation, aside)

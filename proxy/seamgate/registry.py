@@ -17,6 +17,7 @@ import msgspec
 import pluggy
 
 from seamgate import hookspecs
+from seamgate.collector import without_collector
 from seamgate.errors import ConfigError, PluginRejected, SeamgateError
 from seamgate.hints import did_you_mean
 from seamgate.hookspecs import PROJECT
@@ -110,10 +111,12 @@ def load_aside(config: Config, generation: int, clock: Callable[[], float]) -> d
     """
     points = available()
     done: dict[str, object] = {}
-    for spec in config.plugins:
-        load = _aside_of(points.get(spec.name))
-        if load is not None:
-            done[spec.name] = load(PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities))
+    with without_collector(keep=True):
+        for spec in config.plugins:
+            load = _aside_of(points.get(spec.name))
+            if load is not None:
+                context = PluginContext(spec.name, spec.options, config, generation, clock, spec.capabilities)
+                done[spec.name] = load(context)
     return done
 
 

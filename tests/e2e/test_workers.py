@@ -17,7 +17,7 @@ from dnslib import DNSRecord
 from fake_dns import FakeDns
 from seamgate.config import Config
 from seamgate.errors import ConfigError
-from seamgate.gateway import Prepared
+from seamgate.reloading import Prepared
 from seamgate.upstream.pool_key import PoolConfig
 from seamgate.workers.supervisor import Supervisor
 from support.client import Answer, Client, connect

@@ -26,11 +26,11 @@ from seamgate.entry.identity import Identities
 from seamgate.errors import ConfigError, SeamgateError
 from seamgate.flow import Isolation
 from seamgate.gateway import BACKLOG, Gateway
-from seamgate.gateway import Prepared as PreparedConfig
 from seamgate.observe.logging import configure_logging
 from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.work import work_of
 from seamgate.pipeline import Pipeline
+from seamgate.reloading import Prepared as PreparedConfig
 from seamgate.revocation import revoke
 from seamgate.seam import Seam
 from seamgate.tasks import spawn
