@@ -40,7 +40,7 @@ from seamgate.descriptors import fit_connections
 from seamgate.entry.beyond_limit import BeyondLimit
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.connections import Connections
-from seamgate.entry.dns_entry import NameService
+from seamgate.entry.dns_entry import RESULTS, NameService
 from seamgate.entry.dns_listener import DnsListener
 from seamgate.entry.dns_service import DENIED_CODES
 from seamgate.entry.http1_guest import Http1Guest, OnConnect
@@ -147,6 +147,11 @@ class Gateway:
     def journal_stats(self) -> JournalStats:
         """What the audit log did so far."""
         return self._journal.stats
+
+    @property
+    def dns_counts(self) -> dict[str, int]:
+        """What became of the questions to the entry `dns`."""
+        return dict.fromkeys(RESULTS, 0) if self._dns is None else self._dns.service.counts
 
     @property
     def admin_address(self) -> str:

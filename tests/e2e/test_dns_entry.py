@@ -286,6 +286,10 @@ async def test_too_many_questions_are_refused_and_told() -> None:
         refused = [record.message for record in service.records if record.reason is Reason.RATE_LIMITED]
         assert len(refused) == 2
         assert f"refused {codes.count(RCODE.REFUSED) - 1} times" in refused[1]
+        counts = service.lab.gateway.dns_counts
+        assert counts["limited"] == codes.count(RCODE.REFUSED)
+        assert counts["answered"] + counts["repeated"] == codes.count(RCODE.NOERROR)
+        assert sum(counts.values()) == 200
 
 
 async def test_a_reload_counts_at_once() -> None:

@@ -53,6 +53,8 @@ from seamgate.verdict import Effect, Verdict, denial_of, deny
 REMEMBERED_S: Final = 1.0
 """How long an answer serves the same bytes again without being worked out; never longer than its TTL, or its policy."""
 MOST_REMEMBERED: Final = 4096
+RESULTS: Final = ("answered", "repeated", "forwarded", "denied", "limited", "failed", "malformed")
+"""What becomes of a question; `repeated` is one whose answer was worked out within the last second."""
 _META_TYPES: Final = frozenset({41, *range(249, 255)})
 """OPT, TKEY, TSIG, IXFR, AXFR, MAILB, MAILA: no data of a name. Source: IANA, DNS parameters."""
 
@@ -92,11 +94,13 @@ class NameService:
 
     Attributes:
         forwarder: replaced when a reload brings other servers.
+        counts: questions by what became of them, each once.
     """
 
     def __init__(self, seam: Seam, guest: Guest, forwarder: Forwarder, *, denied: int, queries_per_s: int) -> None:
         self.streams: set[asyncio.Transport] = set()
         self.forwarder = forwarder
+        self.counts = dict.fromkeys(RESULTS, 0)
         self._seam = seam
         self._guest = guest
         self._denied = denied
@@ -117,6 +121,7 @@ class NameService:
         known = self._remembered.get(message[2:]) if len(message) >= 12 else None
         if known is not None and self._holds(known, tcp=tcp) and self._bucket.take():
             _, answer, what, verdict = known
+            self.counts["repeated"] += 1
             self._told.refuse(what, verdict)
             reply(message[:2] + answer)
             return
@@ -128,6 +133,7 @@ class NameService:
             self._refuse(query, "", limit, reply)
             return
         if query.code != NOERROR:
+            self.counts["malformed"] += 1
             reply(build_answer(query, query.code))
             return
         try:
@@ -233,6 +239,7 @@ class NameService:
         if not tcp:
             answer = fit_datagram(query, answer)
         what = _asked(name)
+        self.counts["answered"] += 1
         self._told.refuse(what, verdict)
         if message:
             self._remember(message, answer, left_s, what, verdict)
@@ -250,6 +257,7 @@ class NameService:
         answer = await self.forwarder.forward(lambda identity: forwarded_query(query, identity, size_bytes), tcp=tcp)
         if query.kind in (TYPE_A, TYPE_AAAA):
             self._check(answer, query.kind, name)
+        self.counts["forwarded"] += 1
         self._told.refuse(_asked(name), verdict)
         reply(query.id.to_bytes(2) + answer[2:])
 
@@ -269,6 +277,7 @@ class NameService:
         self._told.refuse(what, verdict)
         # What is no decision of the policy says nothing about the name.
         passes = verdict.reason is Reason.RATE_LIMITED or verdict.reason.blame is not Blame.GUEST
+        self.counts["limited" if verdict.reason is Reason.RATE_LIMITED else "denied"] += 1
         ede = EDE_PROHIBITED if passes else EDE_BLOCKED
         answer = build_answer(query, REFUSED if passes else self._denied, ede=ede, text=verdict.message)
         if message and not passes:
@@ -279,6 +288,7 @@ class NameService:
         if error.reason is Reason.ADDRESS_FORBIDDEN:
             self._refuse(query, name, denial_of(error), reply)
             return
+        self.counts["failed"] += 1
         self._told.refuse(_asked(name), denial_of(error))
         exists = error.exists if isinstance(error, ResolveFailed) else None
         if exists is None:

@@ -289,6 +289,10 @@ class _WorkCollector(Collector):
         yield GaugeMetricFamily("seamgate_sessions_waiting", "Requests that wait for a session.", waiting)
         yield CounterMetricFamily("seamgate_sessions_opened", "Sessions opened.", pool.opened_total)
         yield CounterMetricFamily("seamgate_sessions_reused", "Requests on a session that was warm.", pool.reused_total)
+        asked = CounterMetricFamily("seamgate_dns_queries", "Questions to the entry `dns`.", labels=["result"])
+        for result, times in self._gateway.dns_counts.items():
+            asked.add_metric([result], times)
+        yield asked
 
     def _plugins(self) -> Iterator[Metric]:
         labels = ["plugin", "hook"]
