@@ -55,6 +55,8 @@ COMPILED = (
     "seamgate/upstream/session2.py",
     "seamgate/waiting.py",
     "seamgate/websocket_exchange.py",
+    "seamgate/workers/ledger.py",
+    "seamgate/workers/recorder.py",
 )
 _SETUP = """
 from mypyc.build import mypycify

@@ -216,11 +216,12 @@ def _spelt_out(value: Any) -> Any:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into messages."""
+    """Cuts a stream of bytes into messages. State: `_rest` is the beginning of one that will have `_needed` bytes."""
 
     def __init__(self, *, from_worker: bool) -> None:
         self._decoder: msgspec.msgpack.Decoder[Any] = _worker_decoder if from_worker else _supervisor_decoder
-        self._buffer = bytearray()
+        self._rest = bytearray()
+        self._needed = _HEAD_BYTES
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """Return the messages that are whole now, in order: of `FromWorker` or `FromSupervisor`.
@@ -228,24 +229,28 @@ class FrameReader:
         Raises:
             Broken: what came can't be read.
         """
-        buffer = self._buffer
-        buffer += data
-        at = 0
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._needed:
+                return
+            data = bytes(self._rest)
+        view, at, end_of_data = memoryview(data), 0, len(data)
+        self._needed = _HEAD_BYTES
         try:
-            while len(buffer) - at >= _HEAD_BYTES:
-                length = int.from_bytes(buffer[at : at + _HEAD_BYTES], "big")
+            while end_of_data - at >= _HEAD_BYTES:
+                length = int.from_bytes(view[at : at + _HEAD_BYTES], "big")
                 if length > MOST_BYTES:
                     raise Broken(f"a message of {length} bytes")
                 end = at + _HEAD_BYTES + length
-                if len(buffer) < end:
+                if end_of_data < end:
+                    self._needed = end - at
                     break
-                body = bytes(buffer[at + _HEAD_BYTES : end])
-                at = end
+                body, at = view[at + _HEAD_BYTES : end], end
                 yield self._decode(body)
         finally:
-            del buffer[:at]
+            self._rest = bytearray(view[at:])
 
-    def _decode(self, body: bytes) -> Any:
+    def _decode(self, body: memoryview) -> Any:
         try:
             return self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
