@@ -396,6 +396,11 @@ class Pipeline:
         if denied and self._denied:
             self._tell(self._denied, record)
 
+    @property
+    def exports(self) -> bool:
+        """Whether any plugin exports the audit log."""
+        return bool(self._export_audit)
+
     def export_audit(self, records: list[AuditRecord]) -> None:
         """Hand a batch of written records to the exporters."""
         if self._export_audit:

@@ -28,6 +28,7 @@ from seamgate.audit.record import (
     rounded,
     with_short_messages,
 )
+from seamgate.audit.sealed import SealedRecord
 from seamgate.errors import AuditError
 
 GENESIS = "0" * 64
@@ -59,6 +60,8 @@ class LineEncoder:
 
     def encode(self, record: AuditRecord, seq: int, prev: str) -> bytes:
         """Return the record's line, line feed included; messages are cut to a bounded length."""
+        if type(record) is SealedRecord:
+            return b'{"seq":%d,"prev":"%b",%b' % (seq, prev.encode(), record.tail)
         if len(record.message) > LONGEST_MESSAGE or len(record.would_deny) > LONGEST_MESSAGE:
             record = with_short_messages(record)
         if self._native is not None:

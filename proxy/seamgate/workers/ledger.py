@@ -16,6 +16,7 @@ from seamgate.audit.record import AuditGap, AuditKind, AuditRecord, GapCause, Ou
 from seamgate.errors import AuditError, Reason
 from seamgate.seam import Recorder
 from seamgate.workers.messages import Acknowledge, Records
+from seamgate.workers.sealing import as_record, opened
 
 Answer = Callable[[Acknowledge], None]
 _LOST = "The worker that carried it is gone; whether it reached the upstream is not known."
@@ -43,9 +44,12 @@ class Ledger:
             self.commit()  # what ends now may be what begins there
         if records.lost:
             self._journal.append(self._gap(records.lost))
-        for record in records.ended:
+        for record in records.denied:
             account.begun.pop(record.id, None)
             self._journal.append(record)
+        for sealed in records.ended:
+            account.begun.pop(sealed.id, None)
+            self._journal.append(as_record(sealed, AuditKind.REQUEST))
         if records.begun:
             self._waiting.append((account, records))
             if len(self._waiting) == 1:
@@ -57,13 +61,15 @@ class Ledger:
         if not waiting:
             return
         problem = ""
+        begun = [[as_record(sealed, AuditKind.BEGIN) for sealed in records.begun] for _, records in waiting]
         try:
-            self._journal.begin_all([record for _, records in waiting for record in records.begun])
+            self._journal.begin_all([record for each in begun for record in each])
         except AuditError as error:
             problem = error.message
-        for account, records in waiting:
+        for (account, records), mine in zip(waiting, begun, strict=True):
             if not problem:
-                account.begun.update({record.id: record for record in records.begun})
+                for record in mine:
+                    account.begun[record.id] = record
             account.answer(Acknowledge(records.number, problem))
 
     def lose(self, account: Account) -> int:
@@ -71,7 +77,7 @@ class Ledger:
         self.commit()
         now = self._clock()
         for record in account.begun.values():
-            self._journal.append(_ended(record, now))
+            self._journal.append(_ended(opened(record), now))
         count = len(account.begun)
         account.begun = {}
         return count

@@ -19,6 +19,7 @@ from seamgate.entry.identity import GuestConfig
 from seamgate.errors import SeamgateError
 from seamgate.observe.work import Work
 from seamgate.upstream.resolver import Answer
+from seamgate.workers.sealing import Sealed
 
 MOST_BYTES: Final = 1 << 30
 """Longest frame: far above a policy of 100,000 rules."""
@@ -131,18 +132,20 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Records(msgspec.Struct, frozen=True, tag=True):
-    """What happened in one turn of the loop, in order: what ended, then what is about to begin.
+    """What happened in one turn of the loop: what ended, then what is about to begin.
 
     Attributes:
         number: of this message, where something begins.
-        ended: records to be kept.
+        denied: records of requests that were denied, and of what is no request.
+        ended: records of requests that were allowed.
         begun: records that `Acknowledge` is waited for.
         lost: how many there was no room for before these.
     """
 
     number: int
-    ended: list[AuditRecord]
-    begun: list[AuditRecord]
+    denied: list[AuditRecord]
+    ended: list[Sealed]
+    begun: list[Sealed]
     lost: int = 0
 
 

@@ -16,11 +16,12 @@ from typing import Final
 
 from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.line import GENESIS
-from seamgate.audit.record import AuditRecord
+from seamgate.audit.record import AuditKind, AuditRecord, Decision
 from seamgate.errors import AuditError
 from seamgate.seam import Ahead
 from seamgate.workers.channel import Channel
 from seamgate.workers.messages import Records
+from seamgate.workers.sealing import Sealed, Sealer
 
 PATIENCE_S: Final = 10.0
 """How long a record that is written ahead may go without an answer."""
@@ -31,7 +32,8 @@ MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 class Recorder:
     """What `seamgate.seam.Recorder` asks for, over a channel.
 
-    State: `_pending` leave at the end of the turn; `_unanswered` are those that wait for the supervisor, by message.
+    State: `_denied` and `_ended` leave at the end of the turn; `_unanswered` are those that wait for the supervisor, by
+    message.
     """
 
     def __init__(self, channel: Channel, path: Path, problem: str) -> None:
@@ -39,7 +41,9 @@ class Recorder:
         self._channel = channel
         self._path = path
         self._problem = problem
-        self._pending: list[AuditRecord] = []
+        self._sealer = Sealer()
+        self._denied: list[AuditRecord] = []
+        self._ended: list[Sealed] = []
         self._lost = 0
         self._lost_total = 0
         self._number = 0
@@ -48,7 +52,7 @@ class Recorder:
         self._flushing = False
 
     def __repr__(self) -> str:
-        return f"<Recorder {len(self._pending)} pending, {len(self._unanswered)} messages unanswered>"
+        return f"<Recorder {len(self._ended) + len(self._denied)} pending, {len(self._unanswered)} messages unanswered>"
 
     # -- as a journal ------------------------------------------------------------------------------------------------
 
@@ -66,7 +70,7 @@ class Recorder:
     def stats(self) -> JournalStats:
         """What is known here of the journal: what waits, and what is wrong."""
         problem = "the supervisor is gone" if self._channel.closed else self._problem
-        return JournalStats(0, GENESIS, 0, 0, 0, len(self._pending), self._lost_total, 0, 0, problem)
+        return JournalStats(0, GENESIS, 0, 0, 0, len(self._ended) + len(self._denied), self._lost_total, 0, 0, problem)
 
     def begin_all(self, records: list[AuditRecord]) -> None:
         """Refuse: nothing here can write at once. Exchanges wait by `begin_later`.
@@ -82,7 +86,10 @@ class Recorder:
             self._lost += 1
             self._lost_total += 1
             return
-        self._pending.append(record)
+        if record.verdict is Decision.ALLOW and record.kind is AuditKind.REQUEST:
+            self._ended.append(self._sealer.seal(record))
+        else:
+            self._denied.append(record)
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self.flush)
@@ -90,7 +97,7 @@ class Recorder:
     def flush(self) -> bool:
         """Send what waits. Return whether it can be written, as far as is known."""
         self._flushing = False
-        if self._pending or self._lost:
+        if self._ended or self._denied or self._lost:
             self._send([])
         return self.healthy
 
@@ -98,10 +105,11 @@ class Recorder:
         """Send what waits."""
         self.flush()
 
-    def _send(self, begun: list[AuditRecord]) -> None:
-        ended, self._pending = self._pending, []
+    def _send(self, begun: list[Sealed]) -> None:
+        denied, self._denied = self._denied, []
+        ended, self._ended = self._ended, []
         lost, self._lost = self._lost, 0
-        self._channel.send(Records(self._number, ended, begun, lost))
+        self._channel.send(Records(self._number, denied, ended, begun, lost))
 
     # -- written ahead -----------------------------------------------------------------------------------------------
 
@@ -115,7 +123,7 @@ class Recorder:
         self._unanswered[self._number] = (monotonic() + PATIENCE_S, ahead)
         for record, _, _ in ahead:
             self._latest[record.id] = self._number
-        self._send([record for record, _, _ in ahead])
+        self._send([self._sealer.seal(record) for record, _, _ in ahead])
 
     def acknowledged(self, number: int, problem: str) -> None:
         """The supervisor answers the message of this number."""

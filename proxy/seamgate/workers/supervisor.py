@@ -22,6 +22,7 @@ import msgspec
 import structlog
 from prometheus_client import Metric
 
+from seamgate.audit.record import AuditRecord
 from seamgate.ca.store import fingerprint
 from seamgate.config import AdminConfig, Config, split_listen
 from seamgate.document import read_text
@@ -59,6 +60,7 @@ from seamgate.workers.messages import (
     Stop,
 )
 from seamgate.workers.nursery import Nursery
+from seamgate.workers.sealing import opened
 
 log = structlog.get_logger("seamgate.workers")
 
@@ -205,6 +207,10 @@ class Supervisor(Gateway):
         """Read the policies once, so that all processes judge by the same, now and when one is started again."""
         texts = {name: read_text(name) for name in config.policies}
         return msgspec.structs.replace(config, policy_texts=texts, workers=self._started_with.workers)
+
+    def _export_audit(self, records: list[AuditRecord]) -> None:
+        if self.seam.pipeline.exports:
+            self.seam.pipeline.export_audit([opened(record) for record in records])
 
     # -- what workers say --------------------------------------------------------------------------------------------
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from seamgate.audit.record import AuditKind, AuditRecord, Outcome
+from seamgate.audit.line import LineEncoder
+from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
 from seamgate.errors import AuditError, Reason, SeamgateError
 from seamgate.workers.ledger import Account, Ledger
 from seamgate.workers.messages import Acknowledge, Records
 from seamgate.workers.recorder import MOST_WAITING_BYTES, PATIENCE_S, Recorder
+from seamgate.workers.sealing import Sealed, Sealer, as_record, opened
 
 
 class Wire:
@@ -44,14 +46,24 @@ class Book:
         self.written += records
 
 
-def record(name: str, kind: AuditKind = AuditKind.REQUEST) -> AuditRecord:
+def record(name: str, kind: AuditKind = AuditKind.REQUEST, verdict: Decision = Decision.ALLOW) -> AuditRecord:
     """Return a record of a request."""
-    return AuditRecord(1.0, kind, id=name)
+    return AuditRecord(1.0, kind, id=name, verdict=verdict)
 
 
 def begin(name: str) -> AuditRecord:
     """Return a record that is written ahead."""
     return record(name, AuditKind.BEGIN)
+
+
+def denied(name: str) -> AuditRecord:
+    """Return a record of a request that was denied."""
+    return record(name, verdict=Decision.DENY)
+
+
+def sealed(*records: AuditRecord) -> list[Sealed]:
+    """Return records as a worker sends them."""
+    return [Sealer().seal(each) for each in records]
 
 
 def worker(problem: str = "") -> tuple[Recorder, Any]:
@@ -83,7 +95,27 @@ async def test_a_turn_is_one_message() -> None:
     recorder.append(record("2"))
     assert wire.sent == []
     await asyncio.sleep(0)
-    assert wire.sent == [Records(0, [record("1"), record("2")], [])]
+    assert wire.sent == [Records(0, [], sealed(record("1"), record("2")), [])]
+
+
+async def test_denials_are_sent_as_they_are() -> None:
+    """The journal has to see them, to shorten those that are too many; so has it what is no request."""
+    recorder, wire = worker()
+    other = record("2", AuditKind.CONNECT)
+    for each in (denied("1"), other, record("3")):
+        recorder.append(each)
+    await asyncio.sleep(0)
+    assert wire.sent == [Records(0, [denied("1"), other], sealed(record("3")), [])]
+
+
+def test_a_sealed_record_is_the_same_line() -> None:
+    """What a worker writes and the supervisor chains is, to the byte, what one process would have written."""
+    encoder, whole = LineEncoder(), record("1")
+    (one,) = sealed(whole)
+    line = encoder.encode(as_record(one, AuditKind.REQUEST), 41, "ab" * 32)
+    assert line == encoder.encode(whole, 41, "ab" * 32)
+    assert opened(as_record(one, AuditKind.REQUEST)) == whole
+    assert opened(whole) is whole
 
 
 async def test_a_request_leaves_once_it_is_acknowledged() -> None:
@@ -92,7 +124,7 @@ async def test_a_request_leaves_once_it_is_acknowledged() -> None:
     waits = Waits()
     recorder.append(record("0"))
     recorder.begin_later([(begin("1"), waits, waits)])
-    assert wire.sent == [Records(1, [record("0")], [begin("1")])]
+    assert wire.sent == [Records(1, [], sealed(record("0")), sealed(begin("1")))]
     assert waits.heard == []
     recorder.acknowledged(1, "")
     recorder.acknowledged(1, "")
@@ -169,7 +201,7 @@ async def test_what_has_no_room_is_counted() -> None:
     wire.waiting_bytes = 0
     recorder.append(record("3"))
     await asyncio.sleep(0)
-    assert wire.sent == [Records(0, [record("3")], [], 2)]
+    assert wire.sent == [Records(0, [], sealed(record("3")), [], 2)]
     assert recorder.stats.lost == 2
 
 
@@ -187,20 +219,20 @@ async def test_what_begins_in_one_turn_is_written_together() -> None:
     accounts, book = ledger()
     heard: list[tuple[str, Acknowledge]] = []
     one, other = (Account(lambda answer, who=who: heard.append((who, answer))) for who in ("one", "other"))  # type: ignore[misc]
-    accounts.take(one, Records(7, [], [begin("1")]))
-    accounts.take(other, Records(3, [record("x")], [begin("2")]))
+    accounts.take(one, Records(7, [], [], sealed(begin("1"))))
+    accounts.take(other, Records(3, [denied("w")], sealed(record("x")), sealed(begin("2"))))
     assert heard == []
     await asyncio.sleep(0)
     assert heard == [("one", Acknowledge(7)), ("other", Acknowledge(3))]
-    assert [each.id for each in book.written] == ["x", "1", "2"]
+    assert [each.id for each in book.written] == ["w", "x", "1", "2"]
 
 
 async def test_an_end_never_stands_before_its_beginning() -> None:
     """Also if both messages of a worker come in one turn."""
     accounts, book = ledger()
     account = Account(lambda _: None)
-    accounts.take(account, Records(1, [], [begin("1")]))
-    accounts.take(account, Records(1, [record("1")], []))
+    accounts.take(account, Records(1, [], [], sealed(begin("1"))))
+    accounts.take(account, Records(1, [], sealed(record("1")), []))
     assert [each.kind for each in book.written] == [AuditKind.BEGIN, AuditKind.REQUEST]
 
 
@@ -208,11 +240,12 @@ async def test_what_a_worker_had_begun_ends_with_it() -> None:
     """Each that was begun and has not ended gets its one terminal record; what has ended gets no second one."""
     accounts, book = ledger()
     account = Account(lambda _: None)
-    accounts.take(account, Records(1, [], [begin("1"), begin("2")]))
-    accounts.take(account, Records(2, [record("1")], [begin("3")]))
+    accounts.take(account, Records(1, [], [], sealed(begin("0"), begin("1"), begin("2"))))
+    accounts.take(account, Records(2, [denied("0")], sealed(record("1")), sealed(begin("3"))))
     assert accounts.lose(account) == 2
     ended = [each for each in book.written if each.kind is AuditKind.REQUEST]
     assert [(each.id, each.reason, each.outcome) for each in ended] == [
+        ("0", None, None),
         ("1", None, None),
         ("2", Reason.WORKER_LOST, Outcome.ABORTED),
         ("3", Reason.WORKER_LOST, Outcome.ABORTED),
@@ -226,7 +259,7 @@ async def test_what_can_not_be_written_has_not_begun() -> None:
     heard: list[Acknowledge] = []
     account = Account(heard.append)
     book.full = True
-    accounts.take(account, Records(1, [], [begin("1")]))
+    accounts.take(account, Records(1, [], [], sealed(begin("1"))))
     await asyncio.sleep(0)
     assert heard == [Acknowledge(1, "no space")]
     assert accounts.lose(account) == 0
@@ -235,7 +268,7 @@ async def test_what_can_not_be_written_has_not_begun() -> None:
 async def test_lost_records_are_a_gap() -> None:
     """The journal says how many are missing, before what came after them."""
     accounts, book = ledger()
-    accounts.take(Account(lambda _: None), Records(0, [record("1")], [], 5))
+    accounts.take(Account(lambda _: None), Records(0, [], sealed(record("1")), [], 5))
     gap = book.written[0].gap
     assert gap is not None
     assert gap.lost == 5

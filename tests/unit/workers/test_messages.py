@@ -30,6 +30,7 @@ from seamgate.workers.messages import (
     Resolve,
     encode,
 )
+from seamgate.workers.sealing import Sealed
 
 EVERYTHING = """
 entries:
@@ -89,18 +90,18 @@ def test_each_section_is_sent() -> None:
 
 def test_records_arrive_as_they_were() -> None:
     """What the supervisor writes is what the worker recorded."""
-    message = Records(3, [RECORD], [msgspec.structs.replace(RECORD, kind=AuditKind.BEGIN)], 2)
+    message = Records(3, [RECORD], [Sealed("r-2", 1.5, b"x")], [Sealed("r-3", 2.5, b"y\xff")], 2)
     assert list(FrameReader(from_worker=True).feed(encode(message))) == [message]
 
 
 def test_a_record_is_never_dropped_for_its_spelling() -> None:
     """A lone surrogate from a guest becomes a question mark, as in the journal."""
     odd = msgspec.structs.replace(RECORD, message="a\ud800b")
-    (told,) = FrameReader(from_worker=True).feed(encode(Records(0, [odd], [])))
-    assert told.ended == [msgspec.structs.replace(RECORD, message="a?b")]
+    (told,) = FrameReader(from_worker=True).feed(encode(Records(0, [odd], [], [])))
+    assert told.denied == [msgspec.structs.replace(RECORD, message="a?b")]
 
 
-MESSAGES: list[Any] = [Ready(), Resolve(1, "a.test"), Records(1, [RECORD], []), Ready("no"), Resolve(2, "b.test")]
+MESSAGES: list[Any] = [Ready(), Resolve(1, "a.test"), Records(1, [RECORD], [], []), Ready("no"), Resolve(2, "b.test")]
 
 
 @given(st.lists(st.integers(0, 900), max_size=12))
