@@ -318,6 +318,26 @@ async def test_a_placeholder_in_trailers_is_stopped() -> None:
         assert PLACEHOLDER.encode() not in lab.upstream.received
 
 
+async def test_a_header_that_is_denied_is_denied_as_a_trailer_too() -> None:
+    """A deny on a header holds for what comes late: the body's end is not sent, so the request is never whole."""
+    evil = {"id": "evil", "deny": {"hosts": ["**"], "ports": ["1-65535"], "headers": {"x-evil": ["*1*", "yes"]}}}
+    async with Lab(HttpUpstream(echo), rules=[ALLOW_ALL, evil], credential=False) as lab:
+        for trailer, reason in ((b"x-good: yes", ""), (b"x-evil: no", ""), (b"X-Evil: yes", "rule_denied")):
+            client = await lab.tunnel()
+            head = client.request("POST", "/x", b"transfer-encoding: chunked")
+            await client.send(head + b"1\r\nx\r\n0\r\n" + trailer + b"\r\n\r\n")
+            assert (await client.answer()).reason == reason
+            client.close()
+        *_, record = await lab.audited(
+            *["POST /x allow allowed 200 complete"] * 2, "POST /x deny rule_denied 403 denied"
+        )
+        assert record.rule == "evil"
+        judged = [step.outcome for step in record.steps if (step.plugin, step.hook) == ("policy", "judge_request")]
+        assert judged == ["allow", "deny"]
+        ends = lab.upstream.received.count(b"0\r\nx-good: yes\r\n\r\n") + lab.upstream.received.count(b"x-evil: no")
+        assert ends == 2 and b"x-evil: yes" not in lab.upstream.received.lower()
+
+
 async def test_no_credential_over_http() -> None:
     """A credential never goes over plain http: denied, and nothing is sent."""
     async with Lab(HttpUpstream(echo, tls=False), rules=[WITH_KEY]) as lab:

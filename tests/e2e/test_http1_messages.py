@@ -156,6 +156,20 @@ async def test_answers_without_a_body(method: str, said: bytes, status: int, len
         await lab.audited(*[f"{method} /x allow allowed {status} complete"] * 2)
 
 
+@pytest.mark.parametrize("coding", [b"", b"content-encoding: gzip\r\n"])
+async def test_head_tells_no_length_that_get_might_not_have(coding: bytes) -> None:
+    """What is redacted of a GET may be longer or shorter than what the upstream said: so HEAD says nothing of it."""
+    said = b"HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n" + coding + b"etag: x\r\n\r\n"
+    async with Lab(RawUpstream(says(said)), rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        for _ in range(2):
+            answer = await client.ask("HEAD", "/x")
+            assert (answer.status, answer.body, answer.whole) == (200, b"", True)
+            assert (answer.header(b"content-length"), answer.header(b"etag")) == (None, b"x")
+        assert len(lab.upstream.lines) == 1
+        await lab.audited(*["HEAD /x allow allowed 200 complete"] * 2)
+
+
 async def test_informational_responses() -> None:
     """103 is passed on, a 100 that nobody asked for and a 102 are not; the final answer follows."""
     said = b"HTTP/1.1 100 C\r\n\r\nHTTP/1.1 102 P\r\n\r\nHTTP/1.1 103 E\r\nlink: </a>\r\n\r\n" + ok(b"end")
