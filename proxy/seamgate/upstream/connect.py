@@ -7,12 +7,13 @@ dialled is what was checked.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
 
-from seamgate.errors import ConnectFailed, SeamgateError, UpstreamTimeout
+from seamgate.errors import ConnectFailed, Reason, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
 from seamgate.streams import Receiver, TlsStream, as_protocol
 from seamgate.upload import HeldBytes
@@ -77,6 +78,7 @@ class Connector:
             ConnectFailed: none does.
             TlsFailed: one does, but its certificate or TLS is not right; no other is tried.
             UpstreamTimeout: it took too long.
+            SeamgateError: OVERLOADED, this process can open no further connection.
         """
         tls, profile = self._tls, self.profile_for(target)  # kept over a reload
         if profile is not None and not http2:
@@ -128,6 +130,9 @@ class Connector:
             except TimeoutError:
                 failures.append(f"{address}: timed out")
             except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    message = "the gateway has no file descriptor left: raise its limit of open files"
+                    raise SeamgateError(message, reason=Reason.OVERLOADED) from None
                 failures.append(f"{address}: {error.strerror or type(error).__name__}")
             except ConnectFailed as error:  # the upstream proxy can't, but maybe another address
                 failures.append(error.message)
