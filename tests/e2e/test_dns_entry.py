@@ -15,9 +15,11 @@ import pytest
 from dnslib import EDNS0, QTYPE, RCODE, DNSHeader, DNSQuestion, DNSRecord
 
 from fake_dns import FakeDns, no_address, says, silence
-from seamgate.audit.record import AuditKind, AuditRecord
+from seamgate.audit.record import AuditKind, AuditRecord, Decision
 from seamgate.config import parse_config
 from seamgate.errors import ConfigError, Reason
+from seamgate.flow import Guest, Target
+from seamgate.verdict import Effect
 from support.lab import Lab
 from support.programs import run
 from support.upstream import HttpUpstream, echo
@@ -36,6 +38,11 @@ class Names:
     def __init__(self, lab: Lab, dns: FakeDns) -> None:
         self.lab, self.dns = lab, dns
         self.address, self.port = lab.gateway.addresses["dns"]
+
+    @classmethod
+    def at(cls, lab: Lab) -> Names:
+        """A client of a gateway that asks no server."""
+        return cls(lab, FakeDns())
 
     async def kdig(self, *arguments: str) -> str:
         """Ask with Knot's kdig, once."""
@@ -354,6 +361,58 @@ async def test_nobody_is_carried_to_it() -> None:
         code, _, _ = await run("curl", "-sS", f"https://127.0.0.1:{service.port}/", env=service.lab.environment())
         assert code == 56
         service.told()
+
+
+CORPUS: list[dict[str, Any]] = [
+    {"id": "web", "allow": {"hosts": ["*.shop.example", "shop.example"]}},
+    {"id": "odd-port", "allow": {"hosts": ["odd.example"], "ports": [8443]}},
+    {"id": "plain", "allow": {"hosts": ["plain.example"], "schemes": ["http"]}},
+    {"id": "sales", "allow": {"hosts": ["sales.example"]}, "guests": {"team": "sales"}},
+    {"id": "void", "allow": {"hosts": ["void.example"]}, "expires": "2020-01-01"},
+    {"id": "path", "allow": {"hosts": ["path.example"], "methods": ["GET"], "paths": ["/only"]}},
+    {"id": "ban", "deny": {"hosts": ["bad.shop.example"]}},
+    {"id": "ban-path", "deny": {"hosts": ["half.shop.example"], "paths": ["/x"]}},
+]
+NAMED = [
+    "shop.example", "a.shop.example", "a.b.shop.example", "bad.shop.example", "half.shop.example", "odd.example",
+    "plain.example", "sales.example", "void.example", "path.example", "other.example", "xshop.example",
+]  # fmt: skip
+
+
+async def test_a_name_is_answered_exactly_where_a_tunnel_would_be_opened() -> None:
+    """The corpus by both ways in: a name is denied if no port of it may be tunnelled to, by the same rule or reason."""
+    settings = {
+        "entries": {"dns": {"listen": "127.0.0.1:0", "guest": "g"}},
+        "dns": {"addresses": {name: ["127.0.0.1"] for name in NAMED}},
+    }
+    async with Lab(rules=CORPUS, settings=settings) as lab:
+        for name in NAMED:
+            codes = []
+            for port in (443, 8443):
+                line, head = await lab.connect(f"{name}:{port}")
+                codes.append(head.split(b" ")[1])
+                line.close()
+            by_proxy = lab.gateway.seam.pipeline.judge_connect(
+                Guest("g", {"team": "research"}), Target("http", name, 80)
+            )
+            (answer,) = await Names.at(lab).ask(query(name))
+            allowed = b"200" in codes or by_proxy.effect is not Effect.DENY
+            assert (answer.header.rcode == RCODE.NOERROR) is allowed, (name, codes)
+        await lab.until(lambda: len([each for each in lab.observer.records if each.entry == "dns"]) == len(NAMED))
+        by_name = {
+            each.request.host: (each.reason, each.rule)
+            for each in lab.observer.records
+            if each.entry == "dns" and each.request and each.verdict is Decision.DENY
+        }
+        for record in lab.records:
+            if (
+                record.entry == "proxy"
+                and record.request
+                and record.request.host in by_name
+                and record.request.port == 443
+            ):
+                assert by_name[record.request.host] == (record.reason, record.rule)
+        await lab.told()
 
 
 def test_the_configuration_is_held_to(tmp_path: Path) -> None:
