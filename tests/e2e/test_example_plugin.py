@@ -58,7 +58,7 @@ def test_it_is_listed_with_its_hooks(installed: dict[str, str], tmp_path: Path) 
     assert budget["hooks"] == ["judge_request", "request_done"]
     assert not budget["builtin"]
     without = json.loads(seamgate("plugins", "list", "--json", home=tmp_path).stdout)
-    assert {plugin["name"] for plugin in without} == {"policy", "dns", "credentials", "inspection"}
+    assert {plugin["name"] for plugin in without} == {"policy", "dns", "credentials", "inspection", "otlp"}
 
 
 def test_check_loads_it_as_the_gateway_would(installed: dict[str, str], folder: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import IO
@@ -80,6 +80,22 @@ def read_lines(journal: Path) -> Iterator[bytes]:
     with ExitStack() as stack:
         for placed in placed_lines(open_files(journal, stack)):
             if placed.line.endswith(b"\n"):
+                yield placed.line
+
+
+def read_lines_after(journal: Path, seq: int) -> Generator[bytes, None, None]:
+    """Return all whole lines behind the one with this number, oldest first; segments before it are not read.
+
+    Raises:
+        AuditError: there is no such journal, or a file can't be read.
+    """
+    with ExitStack() as stack:
+        files = open_files(journal, stack)
+        following = [Path(file.name) for file in files[1:]]
+        done = sum(is_segment(path) and first_seq_of(path) <= seq + 1 for path in following)
+        for placed in placed_lines(files[done:]):
+            link = read_link(placed.line)
+            if link is not None and link.seq > seq:
                 yield placed.line
 
 
