@@ -198,7 +198,9 @@ void machine_close(struct machine *m)
     if (m->memory)
         munmap(m->memory, m->limit_bytes);
     free(m->hot);
+    free(m->parked);
     m->hot = NULL;
+    m->parked = NULL;
     if (m->ring)
         munmap(m->ring, RING_BYTES);
     if (m->doorbell >= 0)
@@ -259,26 +261,37 @@ int machine_load(struct machine *m, const struct machine_state *state)
     return ioctl(m->vcpu, KVM_SET_REGS, &regs);
 }
 
-/* Returns 0 with what KVM holds of the machine given back; its memory and its ring stay. For a guest in a HOST_REST: all
- * that its processor knew is in memory, but for the general registers, which are kept. */
-int machine_park(struct machine *m)
+static void give_back(struct machine *m)
 {
-    if (m->vm < 0 || machine_save(m, &m->parked))
-        return -1;
-    munmap(m->run, m->run_bytes);
-    close(m->vcpu);
-    close(m->vm);
+    if (m->run)
+        munmap(m->run, m->run_bytes);
+    if (m->vcpu >= 0)
+        close(m->vcpu);
+    if (m->vm >= 0)
+        close(m->vm);
     m->run = NULL;
     m->vm = m->vcpu = -1;
+}
+
+/* Returns 0 with what KVM holds of the machine given back; its memory and its ring stay, its registers are kept. */
+int machine_park(struct machine *m)
+{
+    struct kvm_sregs s;
+    struct machine_parked *kept = m->vm >= 0 ? calloc(1, sizeof *kept) : NULL;
+    if (!kept)
+        return -1;
+    if (machine_save(m, &kept->state) || ioctl(m->vcpu, KVM_GET_SREGS, &s) || ioctl(m->vcpu, KVM_GET_XSAVE, &kept->fpu)) {
+        free(kept);
+        return -1;
+    }
+    kept->fs_base = s.fs.base;
+    m->parked = kept;
+    give_back(m);
     return 0;
 }
 
-/* Returns null with the machine as it was before machine_park(), or the name of the step that failed, with errno; then
- * it can only be closed. */
-const char *machine_unpark(struct machine *m)
+static const char *remake(struct machine *m)
 {
-    if (m->vm >= 0)
-        return NULL;
     m->vm = ioctl(m->kvm, KVM_CREATE_VM, 0UL);
     if (m->vm < 0)
         return "KVM_CREATE_VM";
@@ -290,5 +303,22 @@ const char *machine_unpark(struct machine *m)
         return step;
     if (m->has_ring && machine_wire_doorbell(m))
         return "KVM_IOEVENTFD";
-    return machine_load(m, &m->parked) ? "setting the registers" : NULL;
+    if (machine_load(m, &m->parked->state) || set_sregs(m, m->parked->fs_base) ||
+        ioctl(m->vcpu, KVM_SET_XSAVE, &m->parked->fpu))
+        return "setting the registers";
+    return NULL;
+}
+
+/* Returns null with the machine as it was before machine_park(), or the name of the step that failed, with errno; then
+ * it can only be closed. */
+const char *machine_unpark(struct machine *m)
+{
+    if (m->vm >= 0)
+        return NULL;
+    const char *step = remake(m);
+    if (!step) {
+        free(m->parked);
+        m->parked = NULL;
+    }
+    return step;
 }

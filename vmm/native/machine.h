@@ -34,6 +34,12 @@ struct machine_state { /* what a snapshot needs beside memory: the shim keeps FP
     struct kvm_regs regs;
 };
 
+struct machine_parked { /* all that a processor knows that is not rebuilt from code */
+    struct machine_state state;
+    u64 fs_base;
+    struct kvm_xsave fpu;
+};
+
 struct machine {
     int vm, vcpu;             /* -1 when closed */
     struct kvm_run *run;
@@ -55,7 +61,7 @@ struct machine {
     u32 input_seq;            /* how often standard input was announced */
     bool interrupting;        /* make the guest look, even if it has one thread only */
     bool clean;               /* nothing was written or run since machine_reset() */
-    struct machine_state parked; /* while it is: vm and vcpu are -1, the memory is there */
+    struct machine_parked *parked; /* while it is: vm and vcpu are -1, the memory is there */
     int kvm;                  /* borrowed: the /dev/kvm that made it */
     u64 cpu_ns;               /* CPU time of the guest so far */
     u64 runs;

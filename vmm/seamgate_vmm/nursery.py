@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 from seamgate_vmm import _kvm
@@ -25,7 +26,8 @@ from seamgate_vmm.snapshot import Loaded, load
 from seamgate_vmm.template import view_of
 from seamgate_vmm.worker import Worker
 
-_NICE = 5  # a hundred workers must not starve the one gateway that all their guests wait for
+_NICE = 10  # a hundred workers must not starve the one gateway that all their guests wait for
+_GONE_S, _POLL_S = 10.0, 0.005
 
 
 def enter_jail(view: View, scratch_root: Path, uid: int | None = None) -> None:
@@ -73,6 +75,17 @@ def nursery(fd: int) -> int:
     return _spawn_workers(channel, host, loaded, view, scratch_root, message["uid"])
 
 
+def _wait_for_workers() -> None:
+    """Return when none is left, so that the pool can take their control groups away; they end by their channels."""
+    until = time.monotonic() + _GONE_S
+    while time.monotonic() < until:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        time.sleep(_POLL_S)
+
+
 def _spawn_workers(
     channel: Channel, host: Host, loaded: Loaded, view: View, scratch_root: Path, uid: int | None
 ) -> int:
@@ -80,6 +93,7 @@ def _spawn_workers(
         try:
             message, fds = channel.receive()
         except Closed:
+            _wait_for_workers()
             return 0
         if os.fork() == 0:
             code = 70

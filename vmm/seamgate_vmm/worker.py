@@ -36,8 +36,8 @@ from seamgate_vmm.template import Job, restore, terminal_flags
 _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
 _CHECK_S = 0.5
-_NICE = 5  # a hundred workers must not starve the one gateway that all their guests wait for
 _TRIM_AFTER_S = 15.0  # giving pages back and taking copies again costs 5 ms of CPU: not for every answer waited for
+_NAP_AFTER_S = 30.0  # then KVM's part goes too, 0.8 MB; the next event pays some 6 ms for making it anew
 _MESSAGES_PER_TURN = 64
 _BREATH_S = 0.02  # so long nothing happens before machines are tidied: a start must not wait for that
 _REST_S = 3.0  # how long a guest has to stand still when asked to
@@ -63,7 +63,7 @@ class _Slot:
     is_parked: bool = False
     queued: bool = False
     waits_since: float = 0.0
-    trimmed: bool = False
+    trimmed: int = 0  # how much was given back since: 1 pages, 2 what KVM holds
     fds: list[int] = field(default_factory=list)
 
 
@@ -148,6 +148,8 @@ class Worker:
         slot.queued = False
         if slot.number not in self._slots:
             return
+        if slot.is_parked and slot.guest.state is not State.RESTING and not self._awake(slot):
+            return
         short = self._ready or not slot.reported
         state = slot.guest.step(_SLICE_US if short else _ALONE_SLICE_US)
         if not slot.reported and slot.guest.confirmed:
@@ -177,12 +179,30 @@ class Worker:
                 self._ready.appendleft(slot)  # a guest that is to start goes before those that run
 
     def _trim(self, slot: _Slot) -> None:
-        """Give back what a waiting guest has not changed after all."""
-        if slot.number in self._slots and slot.guest.state is State.WAITING:
+        """Give back what a waiting guest has not changed after all, and when it waits on, what KVM holds for it."""
+        if slot.number not in self._slots or slot.guest.state is not State.WAITING or slot.is_parked:
+            return
+        try:
             slot.guest.machine.trim()
+            if time.monotonic() - slot.waits_since > _NAP_AFTER_S:
+                slot.guest.machine.park()
+                slot.is_parked = True
+        except OSError:
+            pass  # it keeps what it has
+
+    def _awake(self, slot: _Slot) -> bool:
+        """Make a waiting guest's machine anew; False if KVM refuses, which ends the guest."""
+        try:
+            slot.guest.machine.unpark()
+        except OSError as error:
+            slot.guest.stop(Reason.MACHINE_FAILED, str(error))
+            self._finish(slot)
+            return False
+        slot.is_parked = False
+        return True
 
     def _sleep(self, slot: _Slot) -> None:
-        slot.waits_since, slot.trimmed = time.monotonic(), False
+        slot.waits_since, slot.trimmed = time.monotonic(), 0
         wait = slot.guest.wait_s()
         if wait is not None:
             heapq.heappush(self._timers, (time.monotonic() + wait, next(self._order), slot))
@@ -220,12 +240,18 @@ class Worker:
             if slot.guest.state in (State.WAITING, State.CONSOLE):
                 if slot.guest.check_limits():
                     self._finish(slot)
-                elif not slot.trimmed and time.monotonic() - slot.waits_since > _TRIM_AFTER_S:
-                    slot.trimmed = True
-                    self._to_trim.append(slot)
+                else:
+                    self._consider(slot, time.monotonic() - slot.waits_since)
             if slot.rest and time.monotonic() > slot.rest_by:
                 slot.guest.ask_rest(_kvm.REST_NONE)
                 self._answer_rest(slot, f"it did not stand still within {_REST_S:g} s")
+
+    def _consider(self, slot: _Slot, waited_s: float) -> None:
+        """Have what a guest that waits for long does not need given back, when there is nothing else to do."""
+        due = (waited_s > _TRIM_AFTER_S) + (waited_s > _NAP_AFTER_S)
+        if due > slot.trimmed:
+            slot.trimmed = due
+            self._to_trim.append(slot)
 
     def _finish(self, slot: _Slot) -> None:
         outcome = slot.guest.outcome or Outcome(Reason.STOPPED, UNNATURAL)

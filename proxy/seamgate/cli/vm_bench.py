@@ -54,6 +54,7 @@ credentials:
     placeholder: {placeholder}
 ca: {{dir: ca}}
 audit: {{path: audit.jsonl}}
+limits: {{plugin_budget_s: 2}}
 pool: {{sessions_per_origin: {sessions}, queue_timeout_s: 300}}
 dns: {{servers: ["{dns}"], hosts_file: false, families: ipv4}}
 upstream_tls:
@@ -204,7 +205,7 @@ async def run_bench(template: Path, guests: int, calls: int, progress: Any, idle
 @click.option("--template", "name", default=DEFAULT_TEMPLATE, show_default=True, help="Restore this template.")
 @click.option("--guests", default=1500, show_default=True, type=click.IntRange(1, 10_000), help="How many at once.")
 @click.option("--calls", default=4, show_default=True, type=click.IntRange(1, 1000), help="HTTPS calls of each guest.")
-@click.option("--idle", "idle_s", default=20.0, show_default=True, type=click.FloatRange(0, 3600), help="Seconds that "
+@click.option("--idle", "idle_s", default=40.0, show_default=True, type=click.FloatRange(0, 3600), help="Seconds that "
               "all agents wait, once up, before they call.")  # fmt: skip
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write the histograms here.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

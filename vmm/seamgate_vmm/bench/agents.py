@@ -270,7 +270,7 @@ async def measure(
     template: Path, guests: int, calls: int, seam: Seam, progress: Progress, idle_s: float = 0.0
 ) -> Measured:
     """See the module. guests: how many at once. calls: HTTPS calls of each. idle_s: how long all wait, once up,
-    before they call: after 15 s a guest gives back what it has not changed.
+    before they call: after 15 s a guest gives back what it has not changed, after 30 s what KVM holds for it.
 
     Raises: VmmError if machines cannot be made; TimeoutError if an agent that is alone does not report.
     """
