@@ -181,7 +181,7 @@ def measure(seconds: float, repetitions: int, rules: int) -> dict[str, dict[str,
             servers += [make(room, upstream_port, rules) for make in SERVERS]
             for server in servers:
                 server.program.wait_for_port(server.port)
-                ask(server, questions(room, "known", 0), 2.0)
+                ask(server, questions(room, "known", 0), min(2.0, seconds))
             number = 0
             for repetition in range(repetitions):
                 for scenario in SCENARIOS:
