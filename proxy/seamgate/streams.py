@@ -12,9 +12,10 @@ nothing by itself: contexts do.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, ClientHello, parse_client_hello
@@ -81,6 +82,19 @@ class Receiver(Protocol):
 def as_protocol(receiver: Receiver) -> asyncio.Protocol:
     """Tell the type checker that asyncio takes protocols by shape."""
     return cast("asyncio.Protocol", receiver)
+
+
+_PROBES: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+"""After a minute of silence, four times, a quarter of a minute apart: a peer that is gone is found after two."""
+
+
+def keep_alive(transport: Any) -> None:
+    """Have the kernel find out about a peer that is gone without a word; a stream without a socket is left alone."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _PROBES:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 Chooser = Callable[[ClientHello], ssl.SSLContext]

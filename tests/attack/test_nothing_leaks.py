@@ -7,25 +7,19 @@ handshakes, exchanges, tunnels, lent sessions, waiters, held bytes, tasks, and o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import resource
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from seamgate.audit.reading import verify_journal
 from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.websocket import TEXT
-from support.client import Client, connect
-from support.gateway_process import GatewayProcess
 from support.http2 import get, tls_tunnel, tunnel
 from support.http2_upstream import H2Upstream, Talk2
 from support.lab import Lab
-from support.line import Cut, Line
+from support.line import Line
 from support.upstream import HttpUpstream, RawUpstream, Talk
 from support.websocket import ALLOW_SOCKETS, OPENING
 from unit.protocol.test_websocket import frame
@@ -200,65 +194,6 @@ async def test_a_crowd_leaves_nothing_behind(upstream: int, crowd: str, leave: s
         await lab.until(at_rest)
         assert len(lab.observer.records) == seam.requests_total
         assert lab.failures == []
-
-
-async def _asked(place: tuple[str, int], authority: str) -> int:
-    """Ask over a connection of its own; return the status, 0 if there was no answer."""
-    try:
-        async with asyncio.timeout(5):
-            line = await connect(*place)
-            try:
-                client = Client(line, authority, absolute=True)
-                return (await client.ask("GET", "/x")).status
-            finally:
-                line.close()
-    except (OSError, Cut, TimeoutError):
-        return 0
-
-
-async def test_without_descriptors_it_refuses_and_with_them_it_serves_again(tmp_path: Path) -> None:
-    """No file can be opened: who is connected is served or told why not, nothing ends, and it recovers by itself."""
-
-    async def app(talk: Talk) -> None:
-        await talk.respond(200, b"fine")
-
-    upstream = HttpUpstream(app, tls=False)
-    await upstream.start()
-    try:
-        async with GatewayProcess(tmp_path, upstream, credential=False) as gateway:
-            place, authority, pid = gateway.addresses["proxy"], f"api.test:{upstream.port}", gateway._process.pid
-            first = Client(await connect(*place), authority, absolute=True)
-            assert (await first.ask("GET", "/x")).status == 200
-            limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            files = len(os.listdir(f"/proc/{pid}/fd"))
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (files + 4, limits[1]))
-            for _ in range(3):
-                crowd = [Client(line, authority, absolute=True) for line in await _crowd(place, 20)]
-                for client in crowd:
-                    with contextlib.suppress(ConnectionError):
-                        await client.send(client.request("GET", "/x"))
-                answer = await first.ask("GET", "/x")
-                assert (answer.status, answer.reason) in ((200, ""), (503, "overloaded"))
-                for client in crowd:
-                    client.close()
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-            statuses = [await _asked(place, authority) for _ in range(5)]
-            assert statuses[1:] == [200] * 4
-            assert (await first.ask("GET", "/x")).status == 200
-            for _ in range(1000):
-                if len(os.listdir(f"/proc/{pid}/fd")) <= files + 2:
-                    break
-                await asyncio.sleep(0.005)
-            assert len(os.listdir(f"/proc/{pid}/fd")) <= files + 2  # sessions of the pool
-            first.close()
-        report = verify_journal(tmp_path / "audit.jsonl")
-        assert report.fault is None and not report.lost
-    finally:
-        await upstream.stop()
-
-
-async def _crowd(place: tuple[str, int], count: int) -> list[Line]:
-    return [await connect(*place) for _ in range(count)]
 
 
 async def test_an_upstream_that_is_half_open_holds_nothing() -> None:

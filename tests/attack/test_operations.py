@@ -85,7 +85,7 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
             held = [await service.client() for _ in range(40)]
             await _exhausted(pid, open_now + 4)
             answer = await early.ask("GET", "/api/during")
-            assert (answer.status, answer.reason) == (502, "connect_failed")
+            assert (answer.status, answer.reason) == (503, "overloaded")
             for client in held:
                 client.close()
             async with asyncio.timeout(20):
@@ -99,7 +99,7 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
     assert verify_journal(service.journal).fault is None
     told = [(line["request"]["path"], line["reason"]) for line in map(json.loads, read_lines(service.journal))
             if line["kind"] == "request"]  # fmt: skip
-    assert ("/during", "connect_failed") in told and ("/after", "allowed") in told
+    assert ("/during", "overloaded") in told and ("/after", "allowed") in told
 
 
 async def _exhausted(pid: int, limit: int) -> None:

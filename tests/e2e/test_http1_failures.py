@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 from collections.abc import Awaitable
 from time import monotonic
 from typing import Any
@@ -540,3 +541,19 @@ async def test_a_stop_lets_requests_finish_and_takes_no_new_one() -> None:
         await stopping
         await lab.audited(f"GET /x {ALLOWED}")
         assert lab.lines()[-1]["gateway"]["event"] == "stop"
+
+
+@pytest.mark.parametrize("tls", [True, False])
+async def test_the_kernel_looks_for_upstreams_that_are_gone(tls: bool) -> None:
+    """A session whose upstream vanished without a word (no FIN, no RST) is found by probes, long before its time."""
+    async with Lab(HttpUpstream(echo, tls=tls), credential=False) as lab:
+        client = await (lab.tunnel() if tls else lab.proxy())
+        assert (await client.ask("GET", "/x")).status == 200
+        pool: Any = lab.gateway.seam.pool
+        (session,) = [each for bucket in pool._buckets.values() for each in bucket.idle]
+        connection = session.transport.get_extra_info("socket")
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        idle_s, between_s, count = [connection.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+        assert idle_s + between_s * count <= 120
+        await lab.audited(f"GET /x {ALLOWED}")

@@ -46,6 +46,7 @@ from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, parse_client_hello
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
+from seamgate.streams import keep_alive
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import compile_permit
 from seamgate.verdict import Effect, Verdict, denial_of, deny
@@ -177,8 +178,7 @@ class Splice:
         """Tell the guest, and pass on what it has said so far, then what the upstream has."""
         self._far = far
         self._active_at = monotonic()
-        for each in (self.transport, far.transport):
-            _keep_alive(each)
+        keep_alive(self.transport)  # the other side's is the connector's
         self._seam.opened(self._guest, self._target, self._address)
         if self._accepted:
             self.transport.write(self._accepted)
@@ -508,10 +508,3 @@ def _end(transport: Any) -> None:
         transport.write_eof()
     else:
         transport.close()
-
-
-def _keep_alive(transport: Any) -> None:
-    """Have the kernel find out about a peer that is gone without a word."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

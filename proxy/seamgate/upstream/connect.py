@@ -15,7 +15,7 @@ import msgspec
 
 from seamgate.errors import ConnectFailed, Reason, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
-from seamgate.streams import Receiver, TlsStream, as_protocol
+from seamgate.streams import Receiver, TlsStream, as_protocol, keep_alive
 from seamgate.upload import HeldBytes
 from seamgate.upstream.parent import VIA_PROXY, Parent
 from seamgate.upstream.session import Session
@@ -112,12 +112,15 @@ class Connector:
         """Connect the receiver to a target's address, by the upstream proxy unless it is an exception."""
         parent = self._parent
         if parent is not None and parent.carries(target):
-            return await parent.open(receiver, target, address, self._write_high_bytes)
+            through = await parent.open(receiver, target, address, self._write_high_bytes)
+            keep_alive(through)
+            return through
         if address == VIA_PROXY:
             raise ConnectFailed(f"the upstream proxy that {target.authority} was to be reached by is no longer there")
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(lambda: as_protocol(receiver), address, target.port)
         transport.set_write_buffer_limits(self._write_high_bytes)
+        keep_alive(transport)
         return transport
 
     async def _first(self, target: Target, addresses: tuple[str, ...], open_at: Callable[[str], Awaitable[T]]) -> T:
