@@ -17,6 +17,7 @@ def test_there_is_one_for_each_reader() -> None:
     assert _TUTORIALS == ["tutorial-operator.md", "tutorial-plugin-author.md", "tutorial-security-team.md"]
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", _TUTORIALS)
 def test_a_tutorial_is_true(name: str, tmp_path: Path) -> None:
     """From an empty folder, in order, as a reader would."""
