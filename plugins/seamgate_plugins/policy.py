@@ -55,7 +55,7 @@ class PolicyPlugin:
         if context.options:
             raise ConfigError("the plugin policy has no options: the policies stand under the key policies")
         ready = context.aside if isinstance(context.aside, _Ready) else self.load_aside(context)
-        rates = None if context.shared is None else context.shared.rates(context.generation)
+        rates = None if context.shared is None else context.shared.rates()
         self._start(ready, context.clock, rates)
 
     @staticmethod
@@ -97,6 +97,10 @@ class PolicyPlugin:
         self.evaluator = ready.evaluator
         self._clock = clock
         self._rates = RateCounter() if rates is None else rates
+
+    def go_on_from(self, before: PolicyPlugin) -> None:
+        """Go on with what the plugin of the generation before counted: rules that are the same, with the same limit."""
+        self._rates = before._rates
 
     @property
     def wanted_credentials(self) -> dict[str, Rule]:

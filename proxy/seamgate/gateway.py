@@ -53,7 +53,7 @@ from seamgate.flow import Guest, Isolation
 from seamgate.observe.admin import AdminServer
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
-from seamgate.registry import SharedState, load_aside, load_plugins
+from seamgate.registry import SharedState, go_on, load_aside, load_plugins
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import bound_by, revoke
 from seamgate.seam import Recorder, Seam
@@ -489,6 +489,7 @@ class Gateway:
     def _swap(self, new: Prepared) -> None:
         seam, config, pipeline = self.seam, new.config, new.pipeline
         pipeline.go_on_counting(seam.pipeline)
+        go_on(seam.pipeline.plugins, pipeline.plugins)
         self._generation = pipeline.generation
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn

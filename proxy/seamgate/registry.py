@@ -44,7 +44,7 @@ class SharedState(Protocol):
         """Resolve a canonical name: whoever asks in whichever worker, it is looked up once."""
         ...
 
-    def rates(self, generation: int) -> Rates:
+    def rates(self) -> Rates:
         """Return what counts the requests of a generation for all workers."""
         ...
 
@@ -156,6 +156,15 @@ def load_plugins(
         loaded.append(_vouch(manager, _construct(point, context), point, context))
     check_references(loaded)
     return tuple(loaded)
+
+
+def go_on(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> None:
+    """Let the plugins that take over go on from those of the generation before, where they have `go_on_from`."""
+    known = {each.name: each.plugin for each in before}
+    for each in after:
+        old, go_on_from = known.get(each.name), getattr(each.plugin, "go_on_from", None)
+        if go_on_from is not None and type(old) is type(each.plugin):
+            go_on_from(old)
 
 
 def check_references(loaded: Iterable[LoadedPlugin]) -> None:

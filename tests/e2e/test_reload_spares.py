@@ -50,6 +50,37 @@ async def test_full_counters_cut_nothing() -> None:
         await lab.audited(*["GET /stream allow allowed 200 complete"] * 2)
 
 
+async def test_what_was_counted_stays_counted() -> None:
+    """A reload gives nobody a fresh limit: a rule whose id and limit stay goes on counting, whatever else changes."""
+    limited = {**ALLOW_ALL, "limits": {"requests": "2/h"}}
+    async with Lab(HttpUpstream(echo), rules=[limited], credential=False) as lab:
+        client = await lab.tunnel()
+        assert (await client.ask("GET", "/1")).status == 200
+        reload(lab, [{**limited, "reason": "another text"}, OTHERS_ONLY])
+        assert (await client.ask("GET", "/2")).status == 200
+        reload(lab, [limited])
+        assert (await client.ask("GET", "/3")).reason == "rate_limited"
+        reload(lab, [{**limited, "limits": {"requests": "3/h"}}])
+        assert (await client.ask("GET", "/4")).status == 200  # another limit begins anew
+        reload(lab, [limited])
+        assert (await client.ask("GET", "/5")).reason == "rate_limited"
+        allowed, limit = "allow allowed 200 complete", "deny rate_limited 429 denied"
+        await lab.audited(*[f"GET /{n} {allowed if n in (1, 2, 4) else limit}" for n in range(1, 6)])
+
+
+async def test_what_is_under_way_is_counted_once() -> None:
+    """A stream that is judged again at each reload takes one place of its limit, not one for each reload."""
+    streams, limited = Streams(), {**ALLOW_ALL, "limits": {"requests": "2/h"}}
+    async with Lab(HttpUpstream(streams), rules=[limited], credential=False) as lab:
+        clients = [await lab.tunnel(), await lab.tunnel()]
+        await begin_stream(clients[0])
+        for number in range(3):
+            assert reload(lab, [{**limited, "reason": f"text {number}"}]).revoked_requests == 0
+        await begin_stream(clients[1])
+        streams.go_on.set()
+        await lab.audited(*["GET /stream allow allowed 200 complete"] * 2)
+
+
 async def test_a_slow_clock_cuts_nothing() -> None:
     """Judged again on a machine that is busy, each answer comes late: what it says decides, not when it comes."""
     streams, late, slow = Streams(), {"limits": {"plugin_budget_s": 0.001}}, Slow()

@@ -211,3 +211,46 @@ def test_two_offers_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("seamgate.registry.metadata.entry_points", lambda group: [Point("a"), Point("b")])
     with pytest.raises(PluginRejected, match="two distributions"):
         available()
+
+
+def test_what_takes_long_may_be_loaded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`load_aside` of a class gives its instance `context.aside`; a class without one gets None; errors pass."""
+
+    class Slow(Good):
+        def __init__(self, context: Any) -> None:
+            self.aside = context.aside
+
+        @staticmethod
+        def load_aside(context: Any) -> str:
+            if context.options:
+                raise ConfigError("bad option")
+            return f"loaded for generation {context.generation}"
+
+    class Quick(Good):
+        def __init__(self, context: Any) -> None:
+            self.aside = context.aside
+
+    points = {"slow": Point(Slow), "quick": Point(Quick), "broken": Point(ImportError("no module x"))}
+    monkeypatch.setattr(registry, "available", lambda: points)
+    config = Config(plugins=(PluginSpec(name="slow"), PluginSpec(name="quick")))
+    aside = registry.load_aside(config, 7, time.time)
+    assert aside == {"slow": "loaded for generation 7"}
+    loaded: Any = load_plugins(config, 7, time.time, aside=aside)
+    assert [each.plugin.aside for each in loaded] == ["loaded for generation 7", None]
+    assert registry.load_aside(Config(plugins=(PluginSpec(name="broken"), PluginSpec(name="none"))), 1, time.time) == {}
+    with pytest.raises(ConfigError, match="bad option"):
+        registry.load_aside(Config(plugins=(PluginSpec(name="slow", options={"x": 1}),)), 1, time.time)
+
+
+def test_a_plugin_goes_on_from_the_one_of_its_name() -> None:
+    """Of the same class, and only where it wants to."""
+
+    class Keeps(Good):
+        kept: object = None
+
+        def go_on_from(self, before: object) -> None:
+            self.kept = before
+
+    old, new, other = Keeps(), Keeps(), Keeps()
+    registry.go_on([register("a", old), register("b", Good())], [register("a", new), register("b", other)])
+    assert (new.kept, other.kept) == (old, None)

@@ -36,16 +36,16 @@ class Counted:
     """Which requests were counted for which rules: one that is judged again counts once."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._known: OrderedDict[tuple[str, Rate], None] = OrderedDict()
 
-    def __contains__(self, key: tuple[str, str]) -> bool:
-        """Whether (request, rule) was counted. A request without an id never was."""
+    def __contains__(self, key: tuple[str, Rate]) -> bool:
+        """Whether (request, rate) was counted. A request without an id never was."""
         return key in self._known
 
-    def add(self, request: str, rule: str) -> None:
+    def add(self, request: str, rate: Rate) -> None:
         """It is counted now; the oldest is forgotten beyond `RECENT_REQUESTS`."""
         if request:
-            self._known[request, rule] = None
+            self._known[request, rate] = None
             if len(self._known) > RECENT_REQUESTS:
                 self._known.popitem(last=False)
 
@@ -75,10 +75,10 @@ class _Window:
 
 
 class RateCounter:
-    """All windows of one policy plugin."""
+    """All windows of a gateway, each of a guest and a rate: it outlives a reload that leaves rule and limit alone."""
 
     def __init__(self) -> None:
-        self._windows: dict[tuple[str, str], _Window] = {}
+        self._windows: dict[tuple[str, Rate], _Window] = {}
         self._counted = Counted()
         self._sweep_at = SWEEP_AT
 
@@ -96,7 +96,7 @@ class RateCounter:
         """
         fresh = []
         for rate in rates:
-            if (request, rate.rule) in self._counted:
+            if (request, rate) in self._counted:
                 continue
             window = self._window(guest, rate, now)
             if window.total >= rate.count:
@@ -104,11 +104,11 @@ class RateCounter:
             fresh.append((rate, window))
         for rate, window in fresh:
             window.add(now)
-            self._counted.add(request, rate.rule)
+            self._counted.add(request, rate)
         return None
 
     def _window(self, guest: str, rate: Rate, now: float) -> _Window:
-        key = (guest, rate.rule)
+        key = (guest, rate)
         window = self._windows.get(key)
         if window is None:
             if len(self._windows) >= self._sweep_at:

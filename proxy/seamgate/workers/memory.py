@@ -55,7 +55,7 @@ class Lock:
 
 
 class WindowTable:
-    """The windows of one generation. Read and written under the lock of the group.
+    """The windows. Read and written under the lock of the group.
 
     Attributes:
         keys: the mapped memory; the key of slot n is at `key_offset(n)`.
@@ -63,7 +63,7 @@ class WindowTable:
         cells: of each slot, `SLOT_DOUBLES` numbers.
     """
 
-    def __init__(self, memory: mmap.mmap, fd: int, offset: int, number: int) -> None:
+    def __init__(self, memory: mmap.mmap, fd: int, offset: int) -> None:
         self.keys = memory
         self._offset = offset
         ends_at = offset + SLOTS * KEY_BYTES
@@ -71,8 +71,7 @@ class WindowTable:
         view = memoryview(memory)
         self.ends = view[ends_at:cells_at].cast("d")
         self.cells = view[cells_at : cells_at + SLOTS * SLOT_DOUBLES * 8].cast("d")
-        self._locks = [Lock(fd, _GROUP_LOCK + number * GROUPS + group) for group in range(GROUPS)]
-        self._ends_bytes = view[ends_at:cells_at]
+        self._locks = [Lock(fd, _GROUP_LOCK + group) for group in range(GROUPS)]
 
     def lock(self, group: int) -> Lock:
         """Return the lock of a group."""
@@ -82,16 +81,13 @@ class WindowTable:
         """Return where the key of a slot is."""
         return self._offset + slot * KEY_BYTES
 
-    def clear(self) -> None:
-        """Forget all windows. Precondition: nobody uses this table."""
-        self._ends_bytes[:] = bytes(len(self._ends_bytes))
-
 
 class SharedMemory:
     """See the module.
 
     Attributes:
         fd: its descriptor, for workers to inherit.
+        windows: of requests that are counted against rate limits.
     """
 
     def __init__(self, fd: int, workers: int, guests: Sequence[str]) -> None:
@@ -104,8 +100,7 @@ class SharedMemory:
         rows_bytes = workers * self._columns * _CELL_BYTES
         self._cells = memoryview(self._memory)[:rows_bytes].cast("Q")
         start = _pages(rows_bytes)
-        # Two: a reload begins to count anew, and what the generation before counted is still looked at meanwhile.
-        self._tables = [WindowTable(self._memory, fd, start + number * _TABLE_BYTES, number) for number in (0, 1)]
+        self.windows = WindowTable(self._memory, fd, start)
 
     @classmethod
     def make(cls, workers: int, guests: Sequence[str]) -> SharedMemory:
@@ -134,10 +129,6 @@ class SharedMemory:
         """A worker is dead: it has nothing any more."""
         for column in range(self._columns):
             self.set_own(worker, column, 0)
-
-    def windows(self, generation: int) -> WindowTable:
-        """Return the windows of this generation."""
-        return self._tables[generation % 2]
 
     def close(self) -> None:
         """Let go of the descriptor; the memory stays as long as somebody maps it. Closing twice is fine."""
@@ -214,4 +205,4 @@ def _pages(size_bytes: int) -> int:
 
 
 def _size_bytes(workers: int, columns: int) -> int:
-    return _pages(workers * columns * _CELL_BYTES) + 2 * _TABLE_BYTES
+    return _pages(workers * columns * _CELL_BYTES) + _TABLE_BYTES

@@ -22,13 +22,13 @@ class SharedWork:
 
     def __init__(self, channel: Channel, memory: SharedMemory) -> None:
         self._channel = channel
-        self._memory = memory
+        self._rates = SharedRates(memory.windows)
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
 
-    def rates(self, generation: int) -> SharedRates:
-        """Return what counts the requests of a generation for all workers."""
-        return SharedRates(self._memory.windows(generation))
+    def rates(self) -> SharedRates:
+        """Return what counts requests for all workers."""
+        return self._rates
 
     async def query(self, name: str) -> Answer:
         """Ask the supervisor for a canonical name. Raises nothing but a cancellation."""

@@ -1,9 +1,9 @@
 """Counts requests against rate limits over all workers, by the rule of `seamgate.policy.rates`: N a minute is N in all.
 
 Used by the policy plugin of each worker in place of its own counter. The windows lie in memory that all workers map
-(`seamgate.workers.memory`). Each belongs to a group by its key, which is hashed of guest and rule; a group is read and
-written under its lock only. A window in which nothing counts any more is as good as an empty one, so its slot is used
-again. Where a group has no slot left, nothing more is admitted: the limit holds.
+(`seamgate.workers.memory`). Each belongs to a group by its key, which is hashed of guest, rule and limit; a group is
+read and written under its lock only. A window in which nothing counts any more is as good as an empty one, so its slot
+is used again. Where a group has no slot left, nothing more is admitted: the limit holds.
 
 A worker that is killed here leaves at worst a request counted that was never sent.
 """
@@ -31,7 +31,7 @@ _RETRY_FULL_S = 60.0
 
 
 class SharedRates:
-    """All windows of one generation, of all workers."""
+    """All windows of all workers. What a rule counted goes on over a reload that leaves it and its limit alone."""
 
     def __init__(self, table: WindowTable) -> None:
         self._table = table
@@ -39,7 +39,7 @@ class SharedRates:
 
     def admit(self, guest: str, request: str, rates: Iterable[Rate], now: float) -> tuple[Rate, float] | None:
         """Count a request against all the rates, or against none; see `RateCounter.admit`."""
-        wanted = [(rate, *_place(guest, rate)) for rate in rates if (request, rate.rule) not in self._counted]
+        wanted = [(rate, *_place(guest, rate)) for rate in rates if (request, rate) not in self._counted]
         with ExitStack() as locks:
             # In one order for all processes, or two of them could wait for each other.
             for group in sorted({group for _, group, _ in wanted}):
@@ -55,7 +55,7 @@ class SharedRates:
                 windows.append((rate, slot))
             for rate, slot in windows:
                 self._add(slot, rate, now)
-                self._counted.add(request, rate.rule)
+                self._counted.add(request, rate)
         return None
 
     def _slot(self, group: int, key: bytes, now: float, taken: list[int]) -> int:
@@ -116,5 +116,6 @@ class SharedRates:
 
 def _place(guest: str, rate: Rate) -> tuple[int, bytes]:
     """Return (group, key) of a window."""
-    key = blake2b(f"{guest}\0{rate.rule}".encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
+    text = f"{guest}\0{rate.rule}\0{rate.count}\0{rate.window_s}"
+    key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
     return int.from_bytes(key[:4], "little") % GROUPS, key

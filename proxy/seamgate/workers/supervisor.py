@@ -347,8 +347,6 @@ class Supervisor(Gateway):
                 _check_limits(config)
                 generation = self._generation + 1
                 new = await self.prepare_aside(config, generation)
-                # What counted two generations ago counts no more; this generation's windows lie there.
-                self._memory.windows(generation).clear()
                 await self._prepare_all(config, generation)
             self._swap(new)
             self._own_metrics = WorkMetrics(self)

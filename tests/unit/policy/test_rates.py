@@ -69,7 +69,7 @@ def test_a_window_remembers_a_bounded_number_of_times() -> None:
     rate, counter = Rate("r", 1_000_000, 86400.0), RateCounter()
     for number in range(20_000):
         counter.admit("g", str(number), [rate], number * 4.0)
-    assert len(counter._windows["g", "r"].entries) <= 2 * EXACT + 2
+    assert len(counter._windows["g", rate].entries) <= 2 * EXACT + 2
 
 
 def test_windows_of_guests_that_are_gone_are_dropped() -> None:

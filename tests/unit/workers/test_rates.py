@@ -30,7 +30,7 @@ def memory() -> Iterator[SharedMemory]:
 @pytest.fixture
 def table(memory: SharedMemory) -> WindowTable:
     """Its windows of the first generation."""
-    return memory.windows(1)
+    return memory.windows
 
 
 def test_what_one_counts_the_other_has_counted(table: WindowTable) -> None:
@@ -58,7 +58,7 @@ _STEP = st.tuples(
 def test_it_admits_what_one_counter_admits(steps: list[tuple[float, str, int, list[Rate], int]]) -> None:
     """Any order of guests, rules, pauses and repeated requests gives the answers of the counter of one process."""
     memory = SharedMemory.make(1, [])
-    counter, shared, now, number = RateCounter(), SharedRates(memory.windows(1)), 1e9, 0
+    counter, shared, now, number = RateCounter(), SharedRates(memory.windows), 1e9, 0
     for pause, guest, again, rates, times in steps:
         now += pause
         for _ in range(times):
@@ -88,13 +88,13 @@ def test_no_window_ever_holds_more_than_the_limit(table: WindowTable) -> None:
     assert SLOT_PAIRS > 2 * 128 + 1
 
 
-def test_a_generation_counts_anew(memory: SharedMemory) -> None:
-    """After a reload the counts are those of the new generation; the table before the last one is used again, empty."""
-    assert SharedRates(memory.windows(1)).admit("g", "1", [Rate("r", 1, 60.0)], 0.0) is None
-    assert SharedRates(memory.windows(2)).admit("g", "2", [Rate("r", 1, 60.0)], 1.0) is None
-    memory.windows(3).clear()
-    assert SharedRates(memory.windows(3)).admit("g", "3", [Rate("r", 1, 60.0)], 2.0) is None
-    assert SharedRates(memory.windows(3)).admit("g", "4", [Rate("r", 1, 60.0)], 3.0) is not None
+def test_what_is_counted_is_of_a_rule_with_its_limit(memory: SharedMemory) -> None:
+    """The same rule goes on counting over a reload; with another limit it begins anew."""
+    shared, rate, other = SharedRates(memory.windows), Rate("r", 1, 60.0), Rate("r", 1, 30.0)
+    assert shared.admit("g", "1", [rate], 0.0) is None
+    assert shared.admit("g", "2", [other], 1.0) is None
+    assert shared.admit("g", "3", [rate], 2.0) == (rate, 58.0)
+    assert shared.admit("g", "1", [rate], 3.0) is None  # counted already
 
 
 def test_a_full_group_admits_nothing_new_until_a_window_ends(table: WindowTable) -> None:
@@ -118,7 +118,7 @@ from seamgate.workers.memory import SharedMemory
 from seamgate.workers.rates import SharedRates
 
 fd, name, times = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-shared = SharedRates(SharedMemory(fd, 2, []).windows(1))
+shared = SharedRates(SharedMemory(fd, 2, []).windows)
 rates = [Rate("many", 5000, 1e6), Rate("few", 3000, 1e6)]
 os.write(1, b"r")
 os.read(0, 1)
@@ -155,7 +155,7 @@ def test_a_process_that_is_killed_holds_no_lock(memory: SharedMemory) -> None:
     assert killed.stdin is not None
     killed.stdin.write(b"g")
     killed.stdin.flush()
-    shared = SharedRates(memory.windows(1))
+    shared = SharedRates(memory.windows)
     few = Rate("few", 3000, 1e6)
     for number in range(200):
         shared.admit("g", f"b-{number}", [few], 1e9)
