@@ -104,7 +104,7 @@ async def test_fifty_misses_of_one_name_cost_one_query() -> None:
 
 
 async def test_a_rate_limit_is_of_all_workers_together() -> None:
-    """30 an hour are 30 in all, to the request, however they are spread; over a reload too, unless the limit changes."""
+    """30 an hour are 30 in all, to the request, however they are spread; over a reload too, if the limit stays."""
     rule = {**ALLOW_ALL, "limits": {"requests": "30/h"}}
     async with Crew(HttpUpstream(echo), rules=[rule]) as crew:
         clients = await crew.spread(3)
