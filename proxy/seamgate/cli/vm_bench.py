@@ -154,8 +154,8 @@ class Ground:
 
         hits, misses = lookups("hits") + lookups("coalesced"), lookups("misses")
         return Upstream(
-            upstream["connections"], upstream["requests"], self.gateway.journal_stats.records, hits, misses,
-            *await self._cost_of_names(),
+            upstream["open"], upstream["connections"], upstream["requests"], self.gateway.journal_stats.records,
+            hits, misses, *await self._cost_of_names(),
         )  # fmt: skip
 
     async def _cost_of_names(self) -> tuple[float, float]:

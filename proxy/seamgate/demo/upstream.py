@@ -46,11 +46,13 @@ class Upstream:
     Attributes:
         book: what reached it, in order.
         connections: how many TLS connections it took.
+        open_most: how many of them were open at once, at most.
     """
 
     def __init__(self, authority: CertificateAuthority, key: str) -> None:
         self.book: list[Seen] = []
-        self.connections = 0
+        self.connections = self.open_most = 0
+        self._open = 0
         self.port = 0
         self._authority = authority
         self._key = key
@@ -89,11 +91,14 @@ class Upstream:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._open += 1
+        self.open_most = max(self.open_most, self._open)
         try:
             await self._converse(h11.Connection(h11.SERVER), reader, writer)
         except (h11.RemoteProtocolError, ConnectionError, ssl.SSLError):
             pass  # the gateway hung up, which is its right
         finally:
+            self._open -= 1
             writer.close()
 
     async def _converse(self, wire: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

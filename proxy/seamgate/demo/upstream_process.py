@@ -34,7 +34,7 @@ async def _serve(folder: Path) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     _say(upstream.port)
     while await lines.readline():
-        _say({"connections": upstream.connections, "requests": len(upstream.book)})
+        _say({"connections": upstream.connections, "open": upstream.open_most, "requests": len(upstream.book)})
     upstream.stop()
 
 

@@ -23,7 +23,8 @@ GOALS = {
 class Upstream:
     """What the gateway and the upstream counted meanwhile."""
 
-    sessions: int  # TLS connections that the upstream took, all told
+    sessions: int  # TLS connections that the upstream had open at once, at most
+    connections: int  # that it took, all told
     requests: int  # that reached it
     audit_records: int
     names_hits: int  # of the gateway's own look-ups: requests whose name it knew, or waited for with others
@@ -117,6 +118,7 @@ class BenchReport:
             ("", "", "", ""),
             ("agents, all answers right", f"{m.right} of {m.guests}", *none),
             ("calls, requests upstream, audit records", f"{m.calls}, {u.requests}, {u.audit_records}", *none),
+            ("upstream connections, all told", f"{u.connections}", *none),
             ("calls a second", f"{rate:.0f}", *none),
             ("dispatch to first answer p50/p99", times(m.paced_answer_ms), *none),
             ("first answer, all at once p50/p99", times(m.crowd_answer_ms), *none),
