@@ -21,7 +21,7 @@ from seamgate.audit.record import (
     Outcome,
 )
 from seamgate.audit.schema import schema_text
-from seamgate.cli.audit import audit
+from seamgate.cli.audit_commands import audit
 from seamgate.errors import Reason
 
 
