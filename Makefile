@@ -51,7 +51,7 @@ FUZZ_S ?= 60
 FUZZ ?= $(shell sed -n 's/^    "\([a-z0-9_]*\)": \[.*/\1/p' tests/fuzz/seeds.py)
 fuzz: $(STAMP) ## coverage-guided: FUZZ_S=60 seconds for each target, or for FUZZ=one
 	@for target in $(FUZZ); do echo "== $$target"; \
-	  PYTHONPATH=tests:proxy:plugins $(BIN)/python -m fuzz.run --seconds $(FUZZ_S) --target $$target || exit 1; done
+	  PYTHONPATH=tests:proxy:plugins:vmm $(BIN)/python -m fuzz.run --seconds $(FUZZ_S) --target $$target || exit 1; done
 
 # The wheel as users get it: C parts and the hot path compiled. Unpacked beside the sources, not over them.
 COMPILED := build/compiled

@@ -28,7 +28,7 @@ def main() -> int:
     guided = importlib.util.find_spec("atheris") is not None and options.input is None
     atheris: Any = importlib.import_module("atheris") if guided else None
     if guided:
-        with atheris.instrument_imports(include=["seamgate"], enable_loader_override=False):
+        with atheris.instrument_imports(include=["seamgate", "seamgate_vmm"], enable_loader_override=False):
             targets: Any = importlib.import_module("fuzz.targets")
     else:
         targets = importlib.import_module("fuzz.targets")

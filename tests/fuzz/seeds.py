@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzz.vmm_targets import HIBERNATED_SEEDS, TEMPLATE_SEEDS
 from seamgate.upstream.dns_message import build_query
 from support.http2 import Peer, get
 
@@ -46,4 +47,6 @@ SEEDS: dict[str, list[bytes]] = {
     ],
     "requests_searched": [b"sgph-key", b"sk-live/9f+7c", b"c2dwaC1rZXk=", b"%73gph-key", b"s\\u0067ph-other"],
     "redaction": [b"a sk-live/9f+7c b", b"Z2hwX0FCQ0RFRkdI", b"sk-live%2F9f%2B7c", b"ghp_ABCDE\nFGH"],
+    "templates": [*TEMPLATE_SEEDS],
+    "hibernated": [*HIBERNATED_SEEDS],
 }

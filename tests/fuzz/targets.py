@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import convert
 
 from fuzz.seeds import QUERY, SEEDS
+from fuzz.vmm_targets import hibernated, templates
 from seamgate.address import canonical_address, canonical_host, parse_authority
 from seamgate.audit.config import AuditConfig
 from seamgate.audit.journal import Journal
@@ -387,7 +388,7 @@ TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         http1_requests, http1_responses, http2_guests, http2_upstreams, websocket, socks5, client_hello, dns_answers,
-        dns_queries, targets, leaves, policies, journals, codings, redaction, requests_searched,
+        dns_queries, targets, leaves, policies, journals, codings, redaction, requests_searched, templates, hibernated,
     )
 }  # fmt: skip
 

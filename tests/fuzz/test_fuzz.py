@@ -34,7 +34,7 @@ def test_every_target_is_reached_by_the_first_byte() -> None:
 
 def fuzz(folder: Path, *options: str, planted: str = "") -> subprocess.CompletedProcess[str]:
     """Run the fuzzer in a process of its own."""
-    folders = os.pathsep.join(str(ROOT / name) for name in ("tests", "proxy", "plugins"))
+    folders = os.pathsep.join(str(ROOT / name) for name in ("tests", "proxy", "plugins", "vmm"))
     code = f"import sys; sys.argv[1:] = {list(options)!r}\n{planted}\nfrom fuzz.run import main\nsys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", code],

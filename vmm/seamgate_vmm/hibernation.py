@@ -18,7 +18,7 @@ import secrets
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from seamgate_vmm import _kvm
@@ -27,7 +27,7 @@ from seamgate_vmm.files import FileService, FileState, OpenFile, Scratch
 from seamgate_vmm.guest import Console, Guest, Limits, Usage, set_params
 from seamgate_vmm.host import Host
 from seamgate_vmm.image import View
-from seamgate_vmm.snapshot import Loaded, Meta, sha256, shim_digests
+from seamgate_vmm.snapshot import Loaded, Meta, sha256, shim_digests, typed_values
 from seamgate_vmm.template import new_machine, recycle
 
 MAGIC = b"SGHIBR\x1a\0"
@@ -173,7 +173,7 @@ def read(data: bytes) -> tuple[Hibernated, memoryview]:
         raise HibernationError("its metadata are damaged")
     try:
         what = parse(json.loads(text.decode("utf-8", "surrogatepass")))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise HibernationError(f"its metadata make no sense ({error})") from error
     _check_runs(what, page_bytes)
     pages = memoryview(data)[_HEAD_BYTES + meta_bytes :]
@@ -182,33 +182,17 @@ def read(data: bytes) -> tuple[Hibernated, memoryview]:
     return what, pages
 
 
-def _typed(cls: type, raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a dataclass, its plain numbers and texts checked. Raises: KeyError, TypeError."""
-    values = {}
-    for each in fields(cls):
-        value = raw[each.name]
-        wrong = (
-            (each.type is int and (not isinstance(value, int) or isinstance(value, bool)))
-            or (each.type is float and not isinstance(value, int | float))
-            or (each.type is str and not isinstance(value, str))
-        )
-        if wrong:
-            raise TypeError(f"{each.name} is {type(value).__name__}")
-        values[each.name] = value
-    return values
-
-
 def parse(raw: Any) -> Hibernated:
     """Build it from parsed JSON. Raises: KeyError, TypeError, ValueError, AttributeError."""
     if not isinstance(raw, dict):
         raise TypeError("not an object")
-    values = _typed(Hibernated, raw)
+    values = typed_values(Hibernated, raw)
     values["cpu_flags"] = tuple(str(flag) for flag in raw["cpu_flags"])
     values["unsupported"] = {str(name): int(count) for name, count in raw["unsupported"].items()}
-    files = _typed(FileState, raw["files"])
-    files["open"] = tuple(OpenFile(**_typed(OpenFile, each)) for each in raw["files"]["open"])
+    files = typed_values(FileState, raw["files"])
+    files["open"] = tuple(OpenFile(**typed_values(OpenFile, each)) for each in raw["files"]["open"])
     values["files"] = FileState(**files)
-    values["runs"] = tuple(Run(**_typed(Run, each)) for each in raw["runs"])
+    values["runs"] = tuple(Run(**typed_values(Run, each)) for each in raw["runs"])
     what = Hibernated(**values)
     if len(bytes.fromhex(what.state)) != _kvm.STATE_BYTES:
         raise ValueError("registers of another size")

@@ -19,7 +19,7 @@ import os
 import platform
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def read_meta(path: Path) -> tuple[Meta, int]:
         raise _refuse(path, "the metadata are damaged")
     try:
         meta = parse_meta(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise _refuse(path, f"the metadata of version {version[0]}.{version[1]} make no sense ({error})") from error
     _check_extents(path, meta, size - data_at)
     return meta, data_at
@@ -198,19 +198,34 @@ def _read_header(path: Path, head: bytes, size: int) -> tuple[tuple[int, int], i
     return (major, minor), meta_at, meta_bytes, digest, data_at
 
 
+def typed_values(cls: type, raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a dataclass, its plain numbers and texts checked. Raises: KeyError, TypeError."""
+    values = {}
+    for each in fields(cls):
+        value = raw[each.name]
+        wrong = (
+            (each.type is int and (not isinstance(value, int) or isinstance(value, bool)))
+            or (each.type is float and not isinstance(value, int | float))
+            or (each.type is str and not isinstance(value, str))
+        )
+        if wrong:
+            raise TypeError(f"{each.name} is {type(value).__name__}")
+        values[each.name] = value
+    return values
+
+
 def parse_meta(raw: dict[str, Any]) -> Meta:
     """Build metadata from parsed JSON. Raises: KeyError, TypeError, ValueError."""
-    values = dict(raw)
-    values["layout"] = Layout(**raw["layout"])
-    values["extents"] = tuple(Extent(**e) for e in raw["extents"])
+    values = typed_values(Meta, raw)
+    values["layout"] = Layout(**typed_values(Layout, raw["layout"]))
+    values["extents"] = tuple(Extent(**typed_values(Extent, e)) for e in raw["extents"])
     values["hot"] = tuple((int(a), int(n)) for a, n in raw["hot"])
     values["roots"] = tuple((str(a), str(b)) for a, b in raw["roots"])
     address, room = raw["rendezvous"]
     values["rendezvous"] = (int(address), int(room))
     for key in ("imports", "cpu_required"):
         values[key] = tuple(str(x) for x in raw[key])
-    known = Meta.__dataclass_fields__
-    meta = Meta(**{k: v for k, v in values.items() if k in known})
+    meta = Meta(**values)
     if len(bytes.fromhex(meta.state)) != _kvm.STATE_BYTES:
         raise ValueError("registers of another size")
     return meta
