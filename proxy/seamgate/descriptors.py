@@ -7,6 +7,7 @@ has no descriptor left can't accept, dial, or rotate its journal.
 from __future__ import annotations
 
 import resource
+import socket
 from typing import Final
 
 import structlog
@@ -45,3 +46,16 @@ def fit_connections(wanted: int) -> int:
         needed=need,
     )
     return fitting
+
+
+def listener_at(listener: socket.socket | None, host: str, port: int) -> socket.socket | None:
+    """Return a listener that was inherited if it is where the configuration says now; close it if it is not.
+
+    Args:
+        listener: of the process before this one, or None.
+        host, port: of the entry; port 0: wherever it was.
+    """
+    if listener is not None and (listener.getsockname()[0] != host or port not in (0, listener.getsockname()[1])):
+        listener.close()
+        return None
+    return listener

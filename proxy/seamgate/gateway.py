@@ -36,7 +36,7 @@ from seamgate.config import (
     split_listen,
 )
 from seamgate.credentials.placeholders import PlaceholderIndex
-from seamgate.descriptors import fit_connections
+from seamgate.descriptors import fit_connections, listener_at
 from seamgate.entry.beyond_limit import BeyondLimit
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.connections import Connections
@@ -57,6 +57,7 @@ from seamgate.registry import SharedState, go_on, load_aside, load_plugins
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import bound_by, revoke
 from seamgate.seam import Recorder, Seam
+from seamgate.stopping import end_all, let_finish, see_off
 from seamgate.streams import as_protocol
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import OwnAddresses, compile_permit
@@ -65,7 +66,6 @@ from seamgate.upstream.forwarder import Forwarder
 from seamgate.upstream.parent import Parent
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.tls import UpstreamTls
-from seamgate.verdict import deny
 from seamgate.watching import FileWatch, watched_files
 
 log = structlog.get_logger("seamgate.gateway")
@@ -73,8 +73,6 @@ log = structlog.get_logger("seamgate.gateway")
 FLUSH_AFTER_S = 0.02
 """How long terminal records may wait in memory for company; a write-ahead record takes them along at once."""
 SWEEP_EVERY_S = 1.0
-_TURNS_TO_END = 100
-"""How many turns of the loop a connection that was aborted may take to say so; it takes two or three."""
 BACKLOG = 1024
 WRITE_HIGH_BYTES = 256 * 1024
 
@@ -116,6 +114,9 @@ class Gateway:
         self._journal: AuditLog
         self._authority: CertificateAuthority | None = None
         self._servers: list[asyncio.Server] = []
+        self._entry_servers: dict[str, asyncio.Server] = {}
+        self.inherited: dict[str, socket.socket] = {}
+        """Listeners that are open already, by entry: of the process that this one succeeds."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._flusher: asyncio.TimerHandle | None = None
         self._journal_was_healthy = True
@@ -298,7 +299,15 @@ class Gateway:
 
     async def _open_server(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
         host, port = split_listen(listen)
-        return await asyncio.get_running_loop().create_server(accept, host, port, backlog=BACKLOG)
+        there = listener_at(self.inherited.pop(entry, None), host, port)
+        place: dict[str, Any] = {"host": host, "port": port} if there is None else {"sock": there}
+        server = await asyncio.get_running_loop().create_server(accept, **place, backlog=BACKLOG)
+        self._entry_servers[entry] = server
+        return server
+
+    def listening(self) -> dict[str, int]:
+        """Return the descriptor of each entry's listening socket, for a successor."""
+        return {entry: server.sockets[0].fileno() for entry, server in self._entry_servers.items()}
 
     async def serve(self, listener: socket.socket, factory: Callable[[], Http1Guest]) -> None:
         """Take connections from a listener that is open already: one inside of a guest's network namespace."""
@@ -553,41 +562,31 @@ class Gateway:
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
+    async def retire(self, *, grace_s: float = 10.0) -> None:
+        """Stop in favour of a successor that has the listeners: who asks now is answered, and told to come again."""
+        self._stop_listening()
+        await see_off(self.connections)
+        await self.stop(grace_s=grace_s)
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Take no new connection, let requests under way finish for a while, then close everything."""
         self.seam.draining = True
-        for server in self._servers:
-            server.close()
-        for connection in list(self.connections.all):
-            connection.drain()
-        try:
-            async with asyncio.timeout(grace_s):
-                await self.seam.quiet()
-                while self.connections.flushing:  # noqa: ASYNC110 - nobody tells, and this is the end
-                    await asyncio.sleep(FLUSH_AFTER_S)
-        except TimeoutError:
-            log.warning("guests were cut at stop", requests=self.seam.active, connections=len(self.connections.all))
-        # By themselves, not with their connections: a guest that reads nothing would keep them past the journal's end,
-        # and one that reads would take a closed connection for the end of an answer that only that ends.
-        for exchange in list(self.seam.under_way):
-            exchange.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
-        self.connections.close()
+        self._stop_listening()
+        await let_finish(self.seam, self.connections, grace_s)
         if self._socks is not None:
             self._socks.close()
         if self._dns is not None:
             self._dns.close()
-        await asyncio.sleep(0)
-        self.connections.abort()
-        for _ in range(_TURNS_TO_END):
-            if not self.connections.all:
-                break
-            await asyncio.sleep(0)
+        await end_all(self.connections)
         self._tell("stop")
         self._close()
 
     def _close(self) -> None:
-        for server in self._servers:
-            server.close()
+        self._stop_listening()
         if self._dns is not None:
             self._dns.close()
         if self._admin is not None:

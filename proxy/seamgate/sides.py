@@ -77,8 +77,11 @@ class GuestConnection(Protocol):
     def check_deadline(self, now: float) -> None:
         """End what is silent for longer than its present state allows."""
 
-    def drain(self) -> None:
-        """The gateway stops: close now if idle, else after what is under way."""
+    def drain(self, *, patient: bool = False) -> None:
+        """The gateway stops: close now if idle, else after what is under way.
+
+        `patient`: it is only about to, so an idle connection may ask once more, since its guest may be doing so now.
+        """
 
     def revoke(self, verdict: Verdict) -> None:
         """The tunnel that this connection is in was revoked: end what is under way, and close."""

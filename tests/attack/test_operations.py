@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -10,20 +11,26 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from seamgate.audit.reading import read_lines, verify_journal
+from support.client import Answer
 from support.line import Cut
 from support.serving import Serving
-from support.upstream import HttpUpstream, echo
+from support.upstream import HttpUpstream, Talk, echo
 
 GUESTS = 16
+ASYNC_TEST_LIMIT_S = 100.0
+"""Starts of whole processes take long on a machine that is busy with others."""
+pytestmark = pytest.mark.timeout(110)
 
 
-async def _load(service: Serving, answered: list[str], until: asyncio.Event) -> None:
-    """One guest: a request after the other until it is told to stop, or the gateway is gone."""
+async def _load(service: Serving, answered: list[str]) -> None:
+    """One guest: a request after the other until the gateway is gone."""
     client = None
     try:
         client = await service.client()
-        while not until.is_set():
+        while True:
             answer = await client.ask("GET", f"/api/{len(answered)}")
             if not answer.whole:
                 return
@@ -43,17 +50,14 @@ async def test_kill_9_in_the_middle_of_load(tmp_path: Path) -> None:
     service = Serving(tmp_path, upstream)
     answered: list[str] = []
     try:
-        for turn in range(2):
-            async with service:
-                load = [asyncio.ensure_future(_load(service, answered, asyncio.Event())) for _ in range(GUESTS)]
-                before = len(answered)
-                async with asyncio.timeout(20):
-                    while len(answered) < before + 150:  # noqa: ASYNC110 - told by nobody
-                        await asyncio.sleep(0.005)
-                service.signal(signal.SIGKILL)
-                assert await service.process.wait() == -signal.SIGKILL
-                await asyncio.gather(*load)
-            assert len(answered) >= 150 * (turn + 1)
+        async with service:
+            load = [asyncio.ensure_future(_load(service, answered)) for _ in range(GUESTS)]
+            async with asyncio.timeout(20):
+                while len(answered) < 200:  # noqa: ASYNC110 - told by nobody
+                    await asyncio.sleep(0.005)
+            service.signal(signal.SIGKILL)
+            assert await service.process.wait() == -signal.SIGKILL
+            await asyncio.gather(*load)
         async with service:
             assert (await service.ask("/after")).status == 200
             assert await service.stop() == 0
@@ -67,7 +71,7 @@ async def test_kill_9_in_the_middle_of_load(tmp_path: Path) -> None:
     assert begun == ended and set(ended.values()) == {1}
     assert len(begun) >= len(answered) + 1, "something was answered that is not on record"
     cut = [line for line in lines if line["kind"] == "request" and line["outcome"] == "aborted"]
-    assert len(cut) <= 2 * GUESTS and all(line["reason"] == "internal_error" for line in cut)
+    assert len(cut) <= GUESTS and all(line["reason"] == "internal_error" for line in cut)
 
 
 async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
@@ -100,6 +104,115 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
     told = [(line["request"]["path"], line["reason"]) for line in map(json.loads, read_lines(service.journal))
             if line["kind"] == "request"]  # fmt: skip
     assert ("/during", "overloaded") in told and ("/after", "allowed") in told
+
+
+class Restless:
+    """A guest that asks all the time over one connection, opens another when it is told to, and counts.
+
+    A request on a connection that the gateway closed just then is sent once more on a fresh one, as RFC 9112 9.3.1 has
+    clients do; anything else that goes wrong is a failure.
+    """
+
+    def __init__(self, service: Serving) -> None:
+        self.service = service
+        self.answered = self.repeated = 0
+        self.stopped = False
+
+    async def run(self) -> None:
+        """Ask until told to stop."""
+        client = None
+        while not self.stopped:
+            fresh = client is None
+            client = client or await self.service.client()
+            answer = Answer()
+            with contextlib.suppress(Cut, OSError):
+                answer = await client.ask("GET", f"/api/{self.answered}")
+            if answer.whole:
+                assert answer.status == 200, answer
+                self.answered += 1
+            else:
+                assert not fresh, f"a request on a fresh connection was dropped: {answer}"
+                self.repeated += 1
+            if not answer.whole or answer.header(b"connection") == b"close":
+                client.close()
+                client = None
+        if client is not None:
+            client.close()
+
+
+async def test_a_restart_under_load_drops_no_request(tmp_path: Path) -> None:
+    """Each request is answered, the stream under way ends whole, and one chain has all of it."""
+    go_on = asyncio.Event()
+
+    async def app(talk: Talk) -> None:
+        if talk.target != "/stream":
+            await echo(talk)
+            return
+        await talk.begin(200)
+        await talk.data(b"first ")
+        await go_on.wait()
+        await talk.data(b"last")
+        await talk.finish()
+
+    upstream = HttpUpstream(app, tls=False)
+    await upstream.start()
+    service = Serving(tmp_path, upstream)
+    guests = [Restless(service) for _ in range(4)]
+    try:
+        async with service:
+            load = [asyncio.ensure_future(guest.run()) for guest in guests]
+            streaming = await service.client()
+            await streaming.send(streaming.request("GET", "/api/stream"))
+            await streaming.line.seen(b"first ")
+            restart = asyncio.ensure_future(service.succeed())
+            await service.logged("a successor takes over")
+            go_on.set()
+            assert (await streaming.answer()).body == b"first last"
+            streaming.close()
+            await restart
+            assert await service.process.wait() == 0
+            before = sum(guest.answered for guest in guests)
+            async with asyncio.timeout(20):
+                while sum(guest.answered for guest in guests) < before + 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            for guest in guests:
+                guest.stopped = True
+            await asyncio.gather(*load)
+            await service.stop_successor()
+    finally:
+        await upstream.stop()
+    report = verify_journal(service.journal)
+    assert report.fault is None and not report.lost, report
+    lines = [json.loads(line) for line in read_lines(service.journal)]
+    happened = [line["gateway"]["event"] for line in lines if line["kind"] == "gateway"]
+    assert happened == ["start", "stop"] * 2
+    complete = sum(line["kind"] == "request" and line["outcome"] == "complete" for line in lines)
+    assert complete == sum(guest.answered for guest in guests) + 1
+    assert sum(guest.repeated for guest in guests) <= len(guests)
+
+
+async def test_a_successor_that_can_not_start_changes_nothing(tmp_path: Path) -> None:
+    """The old process goes on, and says so; it can still be asked again."""
+    upstream = HttpUpstream(echo, tls=False)
+    await upstream.start()
+    service = Serving(tmp_path, upstream)
+    try:
+        async with service:
+            (tmp_path / "policy.yaml").write_text("rulez: []")
+            service.signal(signal.SIGUSR2)
+            await service.logged("the successor can't start: this process goes on, see the log")
+            assert (await service.ask("/x")).status == 200
+            seen = len(service.lines)
+            service.signal(signal.SIGUSR2)
+            await service.logged("a successor loads", after=seen)
+            assert await service.stop() == 0
+            await service.ended()
+    finally:
+        await upstream.stop()
+    assert verify_journal(service.journal).fault is None
+    lines = map(json.loads, read_lines(service.journal))
+    happened = [line["gateway"]["event"] for line in lines if line["kind"] == "gateway"]
+    assert happened == ["start", "stop"], "a gateway that was stopped was succeeded"
 
 
 async def _exhausted(pid: int, limit: int) -> None:

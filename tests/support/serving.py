@@ -10,6 +10,7 @@ Guests come by the base URL, so that a client is a plain connection; each reques
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -40,6 +41,7 @@ class Serving:
         self.lines: list[dict[str, Any]] = []
         self.port = 0
         self.process: asyncio.subprocess.Process
+        self.pid = 0
         self._changed = asyncio.Event()
         self._readers: list[asyncio.Task[None]] = []
         (folder / "key").write_text(SECRET)
@@ -82,6 +84,9 @@ class Serving:
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
+        if self.pid != self.process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
         await asyncio.gather(*self._readers)
 
     async def start(self) -> None:
@@ -90,7 +95,7 @@ class Serving:
             sys.executable, "-m", "seamgate", "serve", "-c", str(self.folder / "seamgate.yaml"), "--log-format", "json",
             cwd=self.folder, env=environment(self.folder), stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        seen = len(self.lines)
+        seen, self.pid = len(self.lines), self.process.pid
         assert self.process.stderr is not None
         self._readers.append(asyncio.ensure_future(self._read(self.process.stderr)))
         started = await self.logged("gateway", happened="start", after=seen)
@@ -109,7 +114,7 @@ class Serving:
                 for line in self.lines[after:]:
                     if line.get("message") == event and facts.items() <= line.items():
                         return line
-                assert self.process.returncode is None, self.lines
+                assert self._readers and not all(each.done() for each in self._readers), self.lines
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -127,9 +132,28 @@ class Serving:
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
-        os.kill(self.process.pid, number)
+        os.kill(self.pid, number)
 
     async def stop(self) -> int:
         """SIGTERM; return the exit code."""
         self.signal(signal.SIGTERM)
         return await self.process.wait()
+
+    async def succeed(self) -> None:
+        """SIGUSR2; return once the successor has started."""
+        seen = len(self.lines)
+        self.signal(signal.SIGUSR2)
+        told = await self.logged("a successor takes over", after=seen)
+        self.pid = int(told["pid"])
+        await self.logged("gateway", happened="start", after=seen)
+
+    async def ended(self) -> None:
+        """Wait until every process that was started is gone."""
+        await asyncio.gather(*self._readers)
+
+    async def stop_successor(self) -> None:
+        """SIGTERM to a process that is not our child; return once it has said that it stops."""
+        seen = len(self.lines)
+        self.signal(signal.SIGTERM)
+        await self.logged("gateway", happened="stop", after=seen)
+        await asyncio.gather(*self._readers)

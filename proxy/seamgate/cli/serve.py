@@ -1,4 +1,7 @@
-"""`seamgate serve`: the gateway as a service. Starts, says so, reloads on SIGHUP, stops on SIGTERM and SIGINT."""
+"""`seamgate serve`: the gateway as a service. Starts, says so, reloads on SIGHUP, stops on SIGTERM and SIGINT.
+
+SIGUSR2 has a successor take its place (`seamgate.cli.succession`).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ import uvloop
 from seamgate import launch
 from seamgate.ca.leaf import load_authority
 from seamgate.cli.banner import render_banner
+from seamgate.cli.succession import Successor, inheritance
 from seamgate.config import MOST_WORKERS, Config, load_config
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.entry.identity import Identities
@@ -69,9 +73,11 @@ def serve(
     """Run the gateway.
 
     SIGHUP loads policies, credentials and plugins again, as `seamgate reload` does; what can't be used leaves all as
-    it is. SIGTERM and SIGINT stop it once the requests under way are done; a second one cuts them.
+    it is. SIGTERM and SIGINT stop it once the requests under way are done; a second one cuts them. SIGUSR2 starts the
+    same command again, with the code and configuration of now, and hands the listeners over to it.
     """
     configure_logging(log_format, log_level, color=context.color)  # type: ignore[arg-type]  # click.Choice checked it
+    inherited = inheritance()
     config = load_config(config_path)
     if workers is not None:
         config = msgspec.structs.replace(config, workers=workers)
@@ -81,6 +87,10 @@ def serve(
         click.echo(f"{config_path}: everything loads")
         return
     launch.forbid_inspection()
+    if inherited is not None:
+        uvloop.run(_check(config))
+        inherited.await_turn()
+        gateway.inherited = inherited.listening
     uvloop.run(Service(config_path, gateway, grace_s, context.color).run())
 
 
@@ -109,6 +119,8 @@ class Service:
         self._forced = asyncio.Event()
         self._started = False
         self._fault = False
+        self._successor: Successor | None = None
+        self._succeeding = False
 
     async def run(self) -> None:
         """Run until a signal says otherwise."""
@@ -117,6 +129,7 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        loop.add_signal_handler(signal.SIGUSR2, self._on_succeed)
         await self._gateway.start()
         self._started = True
         launch.settle_memory()
@@ -124,8 +137,12 @@ class Service:
             click.echo(render_banner(self._gateway), err=True, color=self._color)
         notify("READY=1", f"STATUS=generation {self._gateway.seam.pipeline.generation}", f"MAINPID={os.getpid()}")
         await self._stopping.wait()
-        notify("STOPPING=1")
-        await self._stop()
+        if self._successor is None:
+            notify("STOPPING=1")
+        try:
+            await self._stop()
+        finally:
+            self._let_go()
         if self._fault:
             raise SeamgateError("the gateway has stopped because of a fault: see the log")
 
@@ -144,7 +161,8 @@ class Service:
 
     async def _stop(self) -> None:
         """Stop with grace, or without if a second signal comes."""
-        graceful = spawn(self._gateway.stop(grace_s=self._grace_s), name="graceful stop")
+        stop = self._gateway.stop if self._successor is None else self._gateway.retire
+        graceful = spawn(stop(grace_s=self._grace_s), name="graceful stop")
         forced = spawn(self._forced.wait(), name="forced stop")
         await asyncio.wait((graceful, forced), return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
@@ -154,6 +172,42 @@ class Service:
             await self._gateway.stop(grace_s=0)
         else:
             graceful.result()
+
+    def _on_succeed(self) -> None:
+        if self._started and not self._stopping.is_set() and not self._succeeding:
+            self._succeeding = True
+            spawn(self._succeed(), name="succession")
+
+    async def _succeed(self) -> None:
+        """Have the same command take over; what can't start changes nothing, and is told."""
+        try:
+            successor = Successor(self._gateway.listening())
+        except OSError as error:
+            log.error("no successor can be started: this process goes on", problem=error.strerror)
+            self._succeeding = False
+            return
+        log.info("a successor loads", pid=successor.process.pid)
+        ready = await successor.ready()
+        if not ready or self._stopping.is_set():
+            successor.give_up()
+            log.error("the successor can't start: this process goes on, see the log", pid=successor.process.pid)
+            self._succeeding = False
+            return
+        log.info("a successor takes over", pid=successor.process.pid, grace_s=self._grace_s)
+        self._successor = successor
+        self._stopping.set()
+
+    def _let_go(self) -> None:
+        """All is closed: it is the successor's turn, if there is one."""
+        successor = self._successor
+        if successor is None:
+            return
+        notify(f"MAINPID={successor.process.pid}")
+        if successor.alive:
+            successor.go()
+        else:
+            log.error("the successor is gone", pid=successor.process.pid)
+            self._fault = True
 
     def _on_reload(self) -> None:
         if self._started:  # else, what is being started was read a moment ago

@@ -493,12 +493,12 @@ class Http1Guest:
             self.connections.leave(self._whose)
             self._whose = None
 
-    def drain(self) -> None:
-        """The gateway stops: close now if idle, else after the present exchange."""
+    def drain(self, *, patient: bool = False) -> None:
+        """The gateway stops: close now if idle, unless it is patient, else after the present exchange."""
         self._keep_alive = False
         if self._websocket is not None:
             self._websocket.on_drain()
-        elif self.idle:
+        elif self.idle and not patient:
             self.close()
 
     def revoke(self, verdict: Verdict) -> None:

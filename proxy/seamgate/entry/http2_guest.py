@@ -355,7 +355,7 @@ class Http2Guest:
             elif stream.full_at and now - stream.full_at > limits.idle_timeout_s:
                 exchange.fail(GuestProtocolError("the guest does not read its answer", reason=Reason.GUEST_TIMEOUT))
 
-    def drain(self) -> None:
+    def drain(self, *, patient: bool = False) -> None:
         """The gateway stops: take no new stream, close once those under way are over; end WebSockets."""
         for stream in list(self._streams.values()):
             if stream.websocket is not None:

@@ -344,7 +344,7 @@ class Splice:
         elif self._held and self._far is not None and now - self._active_at > limits.head_timeout_s:
             self._fail(GuestProtocolError("the TLS ClientHello did not come whole", reason=Reason.GUEST_TIMEOUT))
 
-    def drain(self) -> None:
+    def drain(self, *, patient: bool = False) -> None:
         """The gateway stops: a stream that nobody reads has no good moment to end, so it goes on as long as it may."""
 
     def revoke(self, verdict: Verdict) -> None:

@@ -25,6 +25,7 @@ from prometheus_client import Metric
 from seamgate.audit.record import AuditRecord
 from seamgate.ca.store import fingerprint
 from seamgate.config import AdminConfig, Config, split_listen
+from seamgate.descriptors import listener_at
 from seamgate.document import read_text
 from seamgate.entry.dns_listener import bind_both
 from seamgate.entry.identity import GuestConfig, TokenSource
@@ -145,7 +146,8 @@ class Supervisor(Gateway):
         host, port = split_listen(listen)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with _explained(entry, listen):
-            self._listeners[entry] = socket.create_server((host, port), family=family, backlog=BACKLOG)
+            there = listener_at(self.inherited.pop(entry, None), host, port)
+            self._listeners[entry] = there or socket.create_server((host, port), family=family, backlog=BACKLOG)
         self._bound(entry, self._listeners[entry].getsockname())
 
     async def _get_ready(self) -> None:
@@ -381,6 +383,14 @@ class Supervisor(Gateway):
         return cast("Committed | None", committed)
 
     # -- stop --------------------------------------------------------------------------------------------------------
+
+    def listening(self) -> dict[str, int]:
+        """As `Gateway.listening`."""
+        return {entry: each.fileno() for entry, each in self._listeners.items() if entry not in (DNS, DNS_UDP)}
+
+    async def retire(self, *, grace_s: float = 10.0) -> None:
+        """As a stop: workers have no patience with idle connections yet."""
+        await self.stop(grace_s=grace_s)
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Have all workers take no new connection and finish what is under way, then close everything."""

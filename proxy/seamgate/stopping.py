@@ -1,0 +1,62 @@
+"""How a gateway lets go of its guests: told to come again, left to finish, and at last cut, each with its record.
+
+Called by `Gateway.retire` and `Gateway.stop`, in this order, while its journal is open. Closes nothing but guests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from seamgate.entry.connections import Connections
+from seamgate.errors import Reason
+from seamgate.seam import Seam
+from seamgate.verdict import deny
+
+log = structlog.get_logger("seamgate.gateway")
+
+PATIENCE_S: Final = 0.5
+"""How long guests' idle connections may still ask once a successor is there: longer than a request is on its way."""
+_LOOK_EVERY_S: Final = 0.02
+_TURNS_TO_END: Final = 100
+"""How many turns of the loop a connection that was aborted may take to say so; it takes two or three."""
+
+
+async def see_off(connections: Connections) -> None:
+    """Answer who asks now, and have each come again: nobody's request is on its way when its connection is closed."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PATIENCE_S
+    while connections.all and loop.time() < until:
+        for connection in list(connections.all):
+            connection.drain(patient=True)
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def let_finish(seam: Seam, connections: Connections, grace_s: float) -> None:
+    """Let what is under way finish for a while, then end it."""
+    for connection in list(connections.all):
+        connection.drain()
+    try:
+        async with asyncio.timeout(grace_s):
+            await seam.quiet()
+            while connections.flushing:  # noqa: ASYNC110 - nobody tells, and this is the end
+                await asyncio.sleep(_LOOK_EVERY_S)
+    except TimeoutError:
+        log.warning("guests were cut at stop", requests=seam.active, connections=len(connections.all))
+    # By themselves, not with their connections: a guest that reads nothing would keep them past the journal's end,
+    # and one that reads would take a closed connection for the end of an answer that only that ends.
+    for exchange in list(seam.under_way):
+        exchange.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
+    connections.close()
+
+
+async def end_all(connections: Connections) -> None:
+    """End the connections that are still there, so that each has its record before the journal is closed."""
+    await asyncio.sleep(0)
+    connections.abort()
+    for _ in range(_TURNS_TO_END):
+        if not connections.all:
+            break
+        await asyncio.sleep(0)
