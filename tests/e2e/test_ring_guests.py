@@ -24,14 +24,13 @@ from seamgate_vmm.host import open_host
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.pool import Pool
 from seamgate_vmm.pooled import PooledGuest
-from seamgate_vmm.runner import ensure_template
 from seamgate_vmm.snapshot import load
 from seamgate_vmm.template import Job, path_of
 from support.api import WORDS, Api, LlmApi
 from support.cli import Running, seamgate
 from support.kvm import need_kvm
 from support.lab import SECRET, WITH_KEY, Lab
-from support.microvm import run_guest
+from support.microvm import own_template, run_guest
 from support.upstream import HttpUpstream, Talk, echo
 
 pytestmark = [pytest.mark.kvm, pytest.mark.timeout(240)]
@@ -42,16 +41,8 @@ PLACEHOLDER = "sk-ant-api03-placeholder-0000000000"
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The template of this virtual environment, as `seamgate run` makes it."""
-    need_kvm()
-    before = os.environ.get("SEAMGATE_TEMPLATES")
-    os.environ["SEAMGATE_TEMPLATES"] = str(tmp_path_factory.mktemp("templates"))
-    try:
-        ensure_template("venv-test", Path(sys.prefix))
-        yield "venv-test"
-    finally:
-        del os.environ["SEAMGATE_TEMPLATES"]
-        if before is not None:
-            os.environ["SEAMGATE_TEMPLATES"] = before
+    with own_template(tmp_path_factory.mktemp("templates")) as name:
+        yield name
 
 
 _REQUESTS = """

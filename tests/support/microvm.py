@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,11 +17,27 @@ from seamgate_vmm.guest import Limits
 from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import Outcome
-from seamgate_vmm.runner import run_program
+from seamgate_vmm.runner import ensure_template, run_program
+from support.kvm import need_kvm
 from support.lab import Lab
 from support.ring import GUEST
 
 _LIMITS = Limits(wall_s=90, memory_bytes=512 << 20)
+
+
+@contextmanager
+def own_template(folder: Path) -> Iterator[str]:
+    """The template of this virtual environment, as `seamgate run` makes it, in a folder of its own; its name."""
+    need_kvm()
+    before = os.environ.get("SEAMGATE_TEMPLATES")
+    os.environ["SEAMGATE_TEMPLATES"] = str(folder)
+    try:
+        ensure_template("venv-test", Path(sys.prefix))
+        yield "venv-test"
+    finally:
+        del os.environ["SEAMGATE_TEMPLATES"]
+        if before is not None:
+            os.environ["SEAMGATE_TEMPLATES"] = before
 
 
 class Ended(msgspec.Struct):
