@@ -102,6 +102,36 @@ Selector = Callable[["str | None"], Receiver]
 """From what ALPN agreed to, None for nothing, to the protocol above."""
 
 
+class _Nobody:
+    """What sits above a stream that is over."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Nothing."""
+
+    def data_received(self, data: bytes) -> None:
+        """Nothing."""
+
+    def eof_received(self) -> bool:
+        """Nothing."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing."""
+
+    def pause_writing(self) -> None:
+        """Nothing."""
+
+    def resume_writing(self) -> None:
+        """Nothing."""
+
+
+_NOBODY: Final[Receiver] = _Nobody()
+
+
+def _nothing(_: Exception) -> None:
+    """What is left to call once a stream is over."""
+
+
 class TlsStream:
     """TLS between the transport below and the protocol above.
 
@@ -178,6 +208,18 @@ class TlsStream:
         elif not self._lost:
             self._lost = True
             self._above.connection_lost(exc)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing comes any more: refer to nobody, or each connection would be a cycle for the collector to find.
+
+        It is told to look seldom, and a dead connection holds some 40 KB.
+        """
+        self._lost = self._closing = True
+        self._above = _NOBODY
+        self._below = self._tls = self._context = None
+        self._select = self._choose = self._on_established = None
+        self._on_failure = _nothing
 
     def pause_writing(self) -> None:
         """The transport below has enough."""
