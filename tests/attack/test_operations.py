@@ -93,7 +93,7 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
             for client in held:
                 client.close()
             async with asyncio.timeout(20):
-                while (await service.ask("/after")).status != 200:  # noqa: ASYNC110
+                while not await _answers(service, "/after"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             assert _seconds(pid) < 20, "it kept the processor busy"
             early.close()
@@ -109,8 +109,8 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
 class Restless:
     """A guest that asks all the time over one connection, opens another when it is told to, and counts.
 
-    A request on a connection that the gateway closed just then is sent once more on a fresh one, as RFC 9112 9.3.1 has
-    clients do; anything else that goes wrong is a failure.
+    A request on a connection that the gateway closed just then, since it had been idle for long, is sent once more on
+    another one, as RFC 9112 9.3.1 has clients do; anything else that goes wrong is a failure.
     """
 
     def __init__(self, service: Serving) -> None:
@@ -120,9 +120,8 @@ class Restless:
 
     async def run(self) -> None:
         """Ask until told to stop."""
-        client = None
+        client, dropped = None, False
         while not self.stopped:
-            fresh = client is None
             client = client or await self.service.client()
             answer = Answer()
             with contextlib.suppress(Cut, OSError):
@@ -130,9 +129,10 @@ class Restless:
             if answer.whole:
                 assert answer.status == 200, answer
                 self.answered += 1
+                dropped = False
             else:
-                assert not fresh, f"a request on a fresh connection was dropped: {answer}"
-                self.repeated += 1
+                assert not dropped, "a request was dropped twice"
+                self.repeated, dropped = self.repeated + 1, True
             if not answer.whole or answer.header(b"connection") == b"close":
                 client.close()
                 client = None
@@ -213,6 +213,13 @@ async def test_a_successor_that_can_not_start_changes_nothing(tmp_path: Path) ->
     lines = map(json.loads, read_lines(service.journal))
     happened = [line["gateway"]["event"] for line in lines if line["kind"] == "gateway"]
     assert happened == ["start", "stop"], "a gateway that was stopped was succeeded"
+
+
+async def _answers(service: Serving, path: str) -> bool:
+    """Return whether a request is answered; a connection may be dropped while there is still no room for it."""
+    with contextlib.suppress(Cut, OSError):
+        return (await service.ask(path)).status == 200
+    return False
 
 
 async def _exhausted(pid: int, limit: int) -> None:
