@@ -96,7 +96,8 @@ class CredentialsPlugin:
         configs = context.config.credentials
         check_credentials(configs)
         self.placeholders = PlaceholderIndex(configs)
-        hidden = secret_variables(configs, getattr(context.config, "guests", {}))
+        proxy = getattr(context.config, "upstream_proxy", None)
+        hidden = secret_variables(configs, getattr(context.config, "guests", {}), proxy)
         self._credentials = {
             name: _Credential(name, config, self.placeholders, hidden) for name, config in configs.items()
         }

@@ -36,6 +36,7 @@ from seamgate.config import (
     split_listen,
 )
 from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.credentials.sources import secret_variables
 from seamgate.descriptors import fit_connections, listener_at
 from seamgate.entry.beyond_limit import BeyondLimit
 from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
@@ -242,13 +243,12 @@ class Gateway:
     def _make_parent(self, config: Config) -> Parent | None:
         if config.upstream_proxy is None:
             return None
-        secret_variables = [each.source.env for each in config.credentials.values() if each.source.env is not None]
         return Parent(
             config.upstream_proxy,
             base=config.base,
             resolve=lambda name: self.seam.pipeline.resolve_name(name, []),
             refuse_own=self._own.check,
-            secret_variables=secret_variables,
+            secret_variables=secret_variables(config.credentials, config.guests, config.upstream_proxy),
         )
 
     def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -253,13 +254,14 @@ async def test_a_reload_brings_another_proxy_or_none(tmp_path: Path) -> None:
 async def test_two_gateways_in_a_row(tmp_path: Path) -> None:
     """The parent may be another Seamgate that reads along: its CA is named, its token is the login, both audit."""
     rule = {"id": "api", "allow": {"hosts": ["api.test"], "ports": ["1-65535"], "paths": ["/ok"]}}
-    entries = {"entries": {"proxy": {"guest": ""}}}
-    async with Lab(HttpUpstream(echo), rules=[rule], settings=entries) as far:
+    patient = {"limits": {"plugin_budget_s": 20.0}}  # wall time; there is twice as much to do
+    async with Lab(HttpUpstream(echo), rules=[rule], settings={"entries": {"proxy": {"guest": ""}}, **patient}) as far:
         (tmp_path / "password").write_text(TOKEN)
         (tmp_path / "password").chmod(0o600)
         host, port = far.gateway.addresses["proxy"]
         section = {"url": f"http://{host}:{port}", "resolve": "proxy", "login": login(tmp_path)}
         given = {
+            **patient,
             "upstream_proxy": section,
             "upstream_tls": {"origins": [{"hosts": ["api.test"], "ca": str(far.gateway.ca_path), "roots": "only"}]},
         }
@@ -322,6 +324,28 @@ def test_a_run_gives_its_program_no_login(tmp_path: Path) -> None:
     by_file = {**section, "login": {"username": "u", "password": {"file": "pw"}}}
     config = parse_config(json.dumps({**text, "upstream_proxy": by_file}), "s.yaml", base=tmp_path)
     assert tmp_path / "pw" in launch.secret_files(config, tmp_path / "audit.jsonl")
+
+
+async def test_commands_see_no_secret_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does the command for the proxy's password see credentials, nor a credential's command that password."""
+    monkeypatch.setenv("API_KEY", "api-key-0123456789")
+    command = ["sh", "-c", 'printf "%s" "v-${API_KEY:-none}-${PROXY_PASSWORD:-none}"']
+    seen = "v-none-none"
+    async with ParentProxy(login=f"svc-agents:{seen}") as parent:
+        given = settings(parent, tmp_path, login={"username": "svc-agents", "password": {"command": command}})
+        given["credentials"] = {"other": {"source": {"env": "API_KEY"}, "hosts": ["other.test"]}}
+        async with Lab(HttpUpstream(echo), settings=given) as lab:
+            assert (await (await lab.tunnel()).ask("GET", "/x")).status == 200
+            await lab.audited("GET /x allow allowed 200 complete")
+    monkeypatch.setenv("PROXY_PASSWORD", PASSWORD)
+    async with ParentProxy(login=LOGIN) as parent:
+        given = settings(parent, tmp_path, login={"username": "svc-agents", "password": {"env": "PROXY_PASSWORD"}})
+        given["credentials"] = {"key": {"source": {"file": None, "command": command}}}
+        rule = {**ALLOW_ALL, "credential": "key"}
+        async with Lab(HttpUpstream(echo), rules=[rule], settings=given) as lab:
+            assert (await (await lab.tunnel()).ask("GET", "/x")).status == 200
+            assert _talks(lab)[0].header("x-api-key") == f"v-{os.environ['API_KEY']}-none"
+            await lab.audited("GET /x allow allowed 200 complete")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def check_credentials(setting: Setting) -> Iterable[Finding]:
     config = setting.config
     if config is None:
         return
-    hidden = secret_variables(config.credentials, config.guests)
+    hidden = secret_variables(config.credentials, config.guests, config.upstream_proxy)
     for name, credential in config.credentials.items():
         yield _credential(name, credential, hidden)
     for name, guest in config.guests.items():

@@ -88,10 +88,14 @@ def open_source(
     return CommandSource(name, config, monotonic, _without_secrets(environ, secret_variables))
 
 
-def secret_variables(credentials: Mapping[str, CredentialConfig], guests: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the environment variables that hold secrets: of credentials, and of guests' tokens."""
+def secret_variables(
+    credentials: Mapping[str, CredentialConfig], guests: Mapping[str, Any], upstream_proxy: Any = None
+) -> frozenset[str]:
+    """Return the names of the environment variables that hold secrets: credentials, tokens, the proxy's password."""
     names = [each.source.env for each in credentials.values()]
     names += [guest.token.env for guest in guests.values() if guest.token is not None]
+    login = None if upstream_proxy is None else upstream_proxy.login
+    names += [login.password.env] if login is not None else []
     return frozenset(name for name in names if name)
 
 
