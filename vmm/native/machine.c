@@ -198,6 +198,8 @@ void machine_close(struct machine *m)
     if (m->memory)
         munmap(m->memory, m->limit_bytes);
     free(m->hot);
+    if (m->parked)
+        free(m->parked->folded.words);
     free(m->parked);
     m->hot = NULL;
     m->parked = NULL;
@@ -287,11 +289,13 @@ int machine_park(struct machine *m)
     kept->fs_base = s.fs.base;
     m->parked = kept;
     give_back(m);
+    machine_fold(m, &kept->folded);
     return 0;
 }
 
 static const char *remake(struct machine *m)
 {
+    machine_unfold(m, &m->parked->folded);
     m->vm = ioctl(m->kvm, KVM_CREATE_VM, 0UL);
     if (m->vm < 0)
         return "KVM_CREATE_VM";

@@ -34,10 +34,20 @@ struct machine_state { /* what a snapshot needs beside memory: the shim keeps FP
     struct kvm_regs regs;
 };
 
+struct machine_word {
+    u64 address, value;
+};
+
+struct machine_folded { /* what a parked guest's memory differs by from the template's, where that is little */
+    struct machine_word *words;
+    u32 count;
+};
+
 struct machine_parked { /* all that a processor knows that is not rebuilt from code */
     struct machine_state state;
     u64 fs_base;
     struct kvm_xsave fpu;
+    struct machine_folded folded;
 };
 
 struct machine {

@@ -10,6 +10,8 @@
 int machine_set_slot(const struct machine *m, u32 slot, u64 address, u64 bytes, const void *host);
 int machine_map_image(struct machine *m);
 int machine_map_memory(struct machine *m);
+void machine_fold(struct machine *m, struct machine_folded *out);
+void machine_unfold(struct machine *m, struct machine_folded *folded);
 int machine_settle(struct machine *m);
 int machine_set_xcr0(const struct machine *m);
 int machine_set_msrs(const struct machine *m);

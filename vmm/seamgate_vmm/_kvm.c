@@ -126,7 +126,7 @@ static PyObject *Machine_read(MachineObject *self, PyObject *args)
 {
     unsigned long long address, length;
     int any = 0;
-    if (!PyArg_ParseTuple(args, "KK|p", &address, &length, &any) || !usable(self))
+    if (!PyArg_ParseTuple(args, "KK|p", &address, &length, &any) || !running(self))
         return NULL;
     const u8 *at = any ? machine_at(&self->m, address, length) : machine_user_at(&self->m, address, length);
     if (!at)
@@ -143,7 +143,7 @@ static PyObject *Machine_write(MachineObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Ky*|p", &address, &data, &any))
         return NULL;
     u8 *at = NULL;
-    if (usable(self)) {
+    if (running(self)) {
         at = any ? machine_at(&self->m, address, (u64)data.len) : machine_user_at(&self->m, address, (u64)data.len);
         self->m.clean = false;
         if (at) /* SAFE: checked against the machine's memory above. */
@@ -163,7 +163,7 @@ static PyObject *file_io(MachineObject *self, PyObject *args, bool write)
     int fd;
     unsigned long long address, length;
     long long offset;
-    if (!PyArg_ParseTuple(args, "iKKL", &fd, &address, &length, &offset) || !usable(self))
+    if (!PyArg_ParseTuple(args, "iKKL", &fd, &address, &length, &offset) || !running(self))
         return NULL;
     u8 *at = machine_user_at(&self->m, address, length);
     if (!at)
@@ -440,7 +440,7 @@ static int append_run(void *context, u64 address, u64 length)
 static PyObject *Machine_own_pages(MachineObject *self, PyObject *unused)
 {
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     PyObject *list = PyList_New(0);
     if (list && machine_own_pages(&self->m, append_run, list)) {
@@ -455,7 +455,7 @@ static PyObject *Machine_own_pages(MachineObject *self, PyObject *unused)
 static PyObject *Machine_private_pages(MachineObject *self, PyObject *unused)
 {
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     PyObject *list = PyList_New(0);
     if (list && machine_private_pages(&self->m, append_run, list)) {
@@ -470,7 +470,7 @@ static PyObject *Machine_private_pages(MachineObject *self, PyObject *unused)
 static PyObject *Machine_trim(MachineObject *self, PyObject *unused)
 {
     (void)unused;
-    if (!usable(self))
+    if (!running(self))
         return NULL;
     i64 dropped = machine_trim(&self->m);
     return dropped < 0 ? os_error("trimming a machine") : PyLong_FromLongLong(dropped);
