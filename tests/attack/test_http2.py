@@ -134,6 +134,10 @@ FLOODS = {
     "PRIORITY": wire.write_frame(wire.PRIORITY, 0, 9, bytes(5)) * (CONTROL_BURST + 200),
     "unknown frames": wire.write_frame(0xAA, 0, 0, b"") * (CONTROL_BURST + 200),
     "WINDOW_UPDATE": wire.write_word(wire.WINDOW_UPDATE, 0, 1) * (WINDOW_BURST + 500),
+    "GOAWAY": wire.write_goaway(0, 0) * (CONTROL_BURST + 200),
+    "answers to PING": wire.write_frame(wire.PING, wire.ACK, 0, bytes(8)) * (CONTROL_BURST + 200),
+    "acknowledged SETTINGS": wire.write_frame(wire.SETTINGS, wire.ACK, 0) * (CONTROL_BURST + 200),
+    "settings that change the windows": wire.write_settings([(wire.INITIAL_WINDOW_SIZE, 1)]) * (CONTROL_BURST + 200),
     "CONTINUATION": wire.write_frame(wire.HEADERS, 0, 1, b"")
     + wire.write_frame(wire.CONTINUATION, 0, 1, b"") * (BLOCK_FRAMES + 1),
     "a long field block": wire.write_frame(wire.HEADERS, 0, 1, bytes(16384))

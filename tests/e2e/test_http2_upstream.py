@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from seamgate.protocol.http2_guard import CONTROL_BURST
 from support.http2 import claimed, frames, tunnel
 from support.http2_upstream import H2Upstream, Talk2, echo2
 from support.lab import OTHER_TOKEN, SECRET, TOKEN, WITH_KEY, Lab, proxy_authorization
+from support.line import Cut
 
 
 async def test_http1_guests_share_one_http2_connection() -> None:
@@ -364,17 +366,38 @@ async def test_an_upstream_that_breaks_the_protocol_loses_its_connection() -> No
         await lab.audited("GET / allow upstream_protocol 502 failed", "GET / allow allowed 200 complete")
 
 
-async def test_an_upstream_that_floods_loses_its_connection() -> None:
-    """A flood of PING frames ends it."""
+FLOOD = CONTROL_BURST + 200
+FLOODS = {
+    "PING": wire.write_frame(wire.PING, 0, 0, bytes(8)) * FLOOD,
+    "SETTINGS": wire.write_settings([]) * FLOOD,
+    "GOAWAY": wire.write_goaway(1, 0) * FLOOD,
+    "PRIORITY": wire.write_frame(wire.PRIORITY, 0, 9, bytes(5)) * FLOOD,
+    "unknown frames": wire.write_frame(0xAA, 0, 0, b"") * FLOOD,
+    "1xx responses": wire.write_headers(1, b"\x08\x03103", ended=False) * FLOOD,
+    "empty DATA": wire.write_headers(1, b"\x88", ended=False) + wire.write_frame(wire.DATA, 0, 1, b"") * FLOOD,
+    "CONTINUATION": wire.write_frame(wire.HEADERS, 0, 1, b"") + wire.write_frame(wire.CONTINUATION, 0, 1, b"") * 40,
+    "a header bomb": wire.write_headers(1, b"\x88\x40\x04bomb\x7f\xb9\x1d" + b"x" * 3900 + b"\xbe" * 12000, ended=True),
+}
+
+
+@pytest.mark.parametrize("what", FLOODS)
+async def test_an_upstream_that_floods_loses_its_connection(what: str) -> None:
+    """Whatever it is that carries nothing: its guest hears of it, the connection ends, another upstream's does not."""
 
     async def app(talk: Talk2) -> None:
-        await talk.link.raw(wire.write_frame(wire.PING, 0, 0, bytes(8)) * (CONTROL_BURST + 200))
+        with contextlib.suppress(Cut):
+            await talk.link.raw(FLOODS[what])
 
-    async with Lab(H2Upstream(app)) as lab:
+    async with Lab(H2Upstream(app), H2Upstream(echo2, "good.test"), credential=False) as lab:
+        other = await tunnel(lab, authority=lab.authority(1))
+        assert (await other.ask("/")).status == 200
         guest = await tunnel(lab)
         reply = await guest.ask("/")
-        assert reply.reason == "upstream_protocol"
-        await lab.audited("GET / allow upstream_protocol 502 failed")
+        assert reply.reason == "upstream_protocol" or (reply.status, reply.whole) == (200, False)
+        assert (await other.ask("/")).status == 200
+        assert lab.gateway.seam.pool.counts == (0, 1, 0)
+        (_, flooded, _) = await claimed(lab, 3)
+        assert flooded.reason == "upstream_protocol"
 
 
 async def test_http2_can_be_turned_off_on_either_side() -> None:
