@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 from prometheus_client import Metric
 
@@ -132,6 +133,8 @@ class Gateway:
         self.reload_path: Path | None = None
         """The file that `reload_everywhere` loads; None: this gateway was not made of a file."""
         self._watch: FileWatch | None = None
+        self.fixed_workers: int | None = None
+        """How many workers the command line says, whatever the file says."""
         self._changing = asyncio.Lock()
         """Held during a reload; with workers also while one of them starts, so that each has what is in force."""
         self.gathered_metrics: Callable[[], list[Metric]] | None = None
@@ -446,7 +449,8 @@ class Gateway:
             self._watch.take()
         if self.reload_path is None:
             raise ConfigError("this gateway was not started from a configuration file, so there is none to reload")
-        return load_config(self.reload_path)
+        config = load_config(self.reload_path)
+        return config if self.fixed_workers is None else msgspec.structs.replace(config, workers=self.fixed_workers)
 
     def reload(self, config: Config) -> ReloadReport:
         """Take over a new configuration as far as that goes (`seamgate.reloading`), and end what it forbids.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import json
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -293,6 +294,10 @@ async def test_a_worker_that_is_started_again_has_what_is_in_force() -> None:
     """Whatever became of the policy's file since it was loaded, the new worker judges as the others do."""
     async with Crew(HttpUpstream(echo), rules=[ALLOW_ALL, DENY_X]) as crew:
         await crew.spread()
+        settings = crew.settings()
+        (crew.folder / "seamgate.yaml").write_text(json.dumps({**settings, "workers": 3}))
+        report = await crew.supervisor.reload_everywhere()
+        assert report.needs_restart == ("workers",)
         crew.write_policy([ALLOW_ALL])  # saved, not loaded
         await crew.kill(1)
         await crew.serving()

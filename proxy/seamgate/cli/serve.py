@@ -82,6 +82,7 @@ def serve(
     if workers is not None:
         config = msgspec.structs.replace(config, workers=workers)
     gateway = Gateway(config) if config.workers == 1 else Supervisor(config, log_format=log_format, log_level=log_level)
+    gateway.fixed_workers = workers
     if check:
         uvloop.run(_check(config))
         click.echo(f"{config_path}: everything loads")

@@ -87,7 +87,8 @@ class Supervisor(Gateway):
         Raises:
             ConfigError: a limit can't be split among so many.
         """
-        _check_limits(config)
+        self._count = config.workers
+        self._check_limits(config)
         super().__init__(config)
         self._logging = log_format, log_level
         self._listeners: dict[str, socket.socket] = {}
@@ -99,8 +100,6 @@ class Supervisor(Gateway):
         """Called when the gateway can't go on: whoever runs it should stop it."""
         self._past: list[Work] = []
         self._own_metrics: WorkMetrics
-        self._changing = asyncio.Lock()
-        """Held while a worker starts and during a reload, so that each worker has what is in force."""
         self._told_problem = ""
         self._report_at = 0.0
         self._restarts: dict[int, asyncio.Task[None]] = {}
@@ -156,7 +155,7 @@ class Supervisor(Gateway):
         self.connections.all_open = SharedCount(self._memory, None, OPEN)
         await self._nursery.start()
         self._members = [
-            Member(number, self._nursery, self._on_message, self._on_gone) for number in range(self.config.workers)
+            Member(number, self._nursery, self._on_message, self._on_gone) for number in range(self._count)
         ]
         problems = await asyncio.gather(*[self._start_member(member) for member in self._members])
         problem = next(filter(None, problems), "")
@@ -177,10 +176,10 @@ class Supervisor(Gateway):
     def _setup(self, member: Member) -> Setup:
         log_format, log_level = self._logging
         return Setup(
-            config=_for_workers(self.config),
+            config=self._for_workers(self.config),
             generation=self._generation,
             worker=member.number,
-            workers=self.config.workers,
+            workers=self._count,
             entries={
                 entry: place
                 for place, entry in enumerate(self._listeners, 2)
@@ -208,7 +207,19 @@ class Supervisor(Gateway):
     def _frozen(self, config: Config) -> Config:
         """Read the policies once, so that all processes judge by the same, now and when one is started again."""
         texts = {name: read_text(name) for name in config.policies}
-        return msgspec.structs.replace(config, policy_texts=texts, workers=self._started_with.workers)
+        return msgspec.structs.replace(config, policy_texts=texts)
+
+    def _for_workers(self, config: Config) -> Config:
+        """Return what workers get: as many as there are, whatever waits for a restart, and no admin listener."""
+        return msgspec.structs.replace(config, admin=AdminConfig(), workers=self._count)
+
+    def _check_limits(self, config: Config) -> None:
+        sessions = config.pool.sessions_per_origin
+        if sessions < self._count:
+            raise ConfigError(
+                f"pool.sessions_per_origin is {sessions}, which is less than one for each of {self._count} workers: "
+                "raise it, or use fewer workers"
+            )
 
     def _export_audit(self, records: list[AuditRecord]) -> None:
         if self.seam.pipeline.exports:
@@ -346,7 +357,7 @@ class Supervisor(Gateway):
         async with self._changing:
             with self._refusing():
                 config = self._frozen(self._load_file())
-                _check_limits(config)
+                self._check_limits(config)
                 generation = self._generation + 1
                 new = await self.prepare_aside(config, generation)
                 await self._prepare_all(config, generation)
@@ -367,7 +378,7 @@ class Supervisor(Gateway):
         for member in self._members:
             if not member.is_up():
                 continue
-            answer = await member.ask(Prepare(_for_workers(config), generation), Prepared, PREPARE_S)
+            answer = await member.ask(Prepare(self._for_workers(config), generation), Prepared, PREPARE_S)
             if answer is None and not member.is_up():
                 continue  # it died; the next one starts with what is in force then
             problem = "it did not answer in time" if answer is None else answer.problem
@@ -444,16 +455,3 @@ def _explained(entry: str, listen: str) -> Iterator[None]:
         raise PrerequisiteMissing(
             f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
         ) from error
-
-
-def _check_limits(config: Config) -> None:
-    if config.pool.sessions_per_origin < config.workers:
-        raise ConfigError(
-            f"pool.sessions_per_origin is {config.pool.sessions_per_origin}, which is less than one for each of "
-            f"{config.workers} workers: raise it, or use fewer workers"
-        )
-
-
-def _for_workers(config: Config) -> Config:
-    """Return what workers get: no admin listener of their own."""
-    return msgspec.structs.replace(config, admin=AdminConfig())

@@ -13,7 +13,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -60,6 +60,10 @@ from seamgate.workers.names import SharedWork
 from seamgate.workers.recorder import Recorder
 
 log = structlog.get_logger("seamgate.workers")
+
+
+LAST_WORDS_S: Final = 5.0
+"""How long a worker that ends waits for the supervisor to take what it still has to say."""
 
 
 def share_of(total: int, worker: int, workers: int) -> int:
@@ -165,6 +169,7 @@ class Worker:
         self._wanted = 0  # the generation that is to be prepared
         self._stopping: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
+        self._closed = asyncio.Event()
 
     async def run(self) -> None:
         """Run until the supervisor says otherwise, or is gone."""
@@ -174,6 +179,9 @@ class Worker:
         while self._stopping is not None and not self._stopping.done():
             await asyncio.wait((self._stopping,))
         self._channel.close()
+        with contextlib.suppress(TimeoutError):  # the last records are on their way
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._closed.wait()
 
     def _on_message(self, message: Any) -> None:
         gateway = self._gateway
@@ -252,7 +260,8 @@ class Worker:
         await gateway.stop(grace_s=grace_s)
 
     def _on_closed(self) -> None:
-        """The supervisor is gone, or does not want us any more."""
+        """The supervisor is gone, or does not want us any more, or we have told it all."""
+        self._closed.set()
         gateway = self._gateway
         if gateway is not None and not (self._stopping is not None and self._stopping.done()):
             log.error("the supervisor is gone: nothing can be recorded, so nothing is carried any more")
