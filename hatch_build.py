@@ -28,6 +28,7 @@ COMPILED = (
     "seamgate/credentials/redaction.py",
     "seamgate/credentials/scanner.py",
     "seamgate/entry/binding.py",
+    "seamgate/entry/connections.py",
     "seamgate/entry/http1_guest.py",
     "seamgate/entry/http2_guest.py",
     "seamgate/entry/http2_stream.py",
