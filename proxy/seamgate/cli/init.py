@@ -21,7 +21,7 @@ policies: [policy.yaml]
 
 guests:
   agent:
-    token: {{sha256: {digest}}}  # of agent.token
+    token: {{sha256: "{digest}"}}  # of agent.token
     labels: {{team: research}}           # what policies match on
 
 # A credential goes in at the last hop; agents only ever hold its placeholder. The policy says which requests get it.
