@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
@@ -55,10 +55,11 @@ from seamgate.flow import Guest, Isolation
 from seamgate.observe.admin import AdminServer
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
+from seamgate.recording import AuditLog
 from seamgate.registry import SharedState, go_on, load_aside, load_plugins
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import bound_by, revoke
-from seamgate.seam import Recorder, Seam
+from seamgate.seam import Seam
 from seamgate.stopping import end_all, let_finish, see_off
 from seamgate.streams import as_protocol
 from seamgate.tasks import spawn
@@ -77,27 +78,6 @@ FLUSH_AFTER_S = 0.02
 SWEEP_EVERY_S = 1.0
 BACKLOG = 1024
 WRITE_HIGH_BYTES = 256 * 1024
-
-
-class AuditLog(Recorder, Protocol):
-    """What a gateway uses of its journal, or of what stands for it in a worker."""
-
-    @property
-    def path(self) -> Path:
-        """The active file."""
-        ...
-
-    @property
-    def stats(self) -> JournalStats:
-        """What happened so far."""
-        ...
-
-    def flush(self) -> bool:
-        """Write all that waits."""
-        ...
-
-    def close(self) -> None:
-        """Write what waits, and let go of the file."""
 
 
 class Gateway:
