@@ -176,6 +176,9 @@ class Upstreams:
             await line.end()
             return False
         await self._lie(line, how, size, body)
+        if how != "resets" and self._rng.random() < 0.5 and await line.some():
+            # The connection stays open, and what was asked on it has come whole: nothing more may come.
+            ledger.violations.append(f"connection {number} was used again after {how!r} in the answer to {name}")
         return False
 
     async def _lie(self, line: Line, how: str, size: bytes, body: bytes) -> None:

@@ -7,15 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*options: str) -> str:
-    """Run simulations in a process of their own, whose clocks are not the system's; return what it printed."""
+def start(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run simulations in a process of their own, whose clocks are not the system's."""
     folders = os.pathsep.join(str(ROOT / name) for name in ("tests", "proxy", "plugins"))
-    command = [sys.executable, "-m", "simulation.run", *options]
-    environment = {**os.environ, "PYTHONPATH": folders}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55, check=False)
+    environment = {**os.environ, "PYTHONPATH": folders, "PYTHONHASHSEED": "0"}
+    command = (sys.executable, *command)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+
+
+def run(*options: str) -> str:
+    """Run simulations that have to hold; return what was printed."""
+    done = start("-m", "simulation.run", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -30,3 +38,28 @@ def test_the_same_seed_is_the_same_run() -> None:
     options = ("--seed", "500", "--runs", "12", "--trace")
     first, second = (run(*options).splitlines()[:-1] for _ in range(2))
     assert first == second and len(set(first)) == 12
+
+
+_PLANTED = """
+import sys
+sys.argv[1:] = ["--seed", "1", "--runs", "20"]
+from simulation.clock import install
+install()
+from seamgate.seam import Seam
+record, count = Seam.record, 0
+def forgetful(self, *arguments, **more):
+    global count
+    count += 1
+    if count % 40:
+        record(self, *arguments, **more)
+Seam.record = forgetful
+from simulation.run import main
+sys.exit(main())
+"""
+
+
+def test_a_planted_fault_is_found_and_names_its_seed() -> None:
+    """A gateway that forgets each fortieth record: the referee is no ornament."""
+    done = start("-c", _PLANTED)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fails; again with: make simulate SEED=" in done.stdout and "terminal records" in done.stdout
