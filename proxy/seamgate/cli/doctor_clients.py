@@ -212,19 +212,22 @@ class _Examination:
         return found.group() if found else ""
 
     async def _run(self, command: list[str], environment: dict[str, str], folder: Path, stdin: str) -> _Run:
+        # A file, not a pipe: a client may be gone before a pipe is filled.
+        (folder / "stdin").write_text(stdin, encoding="utf-8")
         async with self._turns:
-            child = await asyncio.create_subprocess_exec(
-                *command,
-                env=environment,
-                cwd=folder,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
+            with (folder / "stdin").open("rb") as source:
+                child = await asyncio.create_subprocess_exec(
+                    *command,
+                    env=environment,
+                    cwd=folder,
+                    stdin=source,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,
+                )
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    out, _ = await child.communicate(stdin.encode())
+                    out, _ = await child.communicate()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)  # programs like npm have children of their own
