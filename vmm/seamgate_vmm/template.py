@@ -59,12 +59,12 @@ _PORTABLE = {
     "OPENSSL_ia32cap": "~0x1000000000000000:~0xffffffff",
 }
 # Names have IPv4 addresses only here, so half of the questions need not be asked (no-aaaa: glibc 2.36 and newer). No
-# file of hosts is read for each name (/etc/nsswitch.conf): the seam knows localhost.
+# file of hosts is read for each name, but for those that the seam does not know (/etc/nsswitch.conf).
 _RESOLVER = b"nameserver 10.0.2.3\noptions no-aaaa single-request timeout:5 attempts:2\n"
 _MADE_UP = {
     "/etc/resolv.conf": _RESOLVER,
     "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
-    "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: dns\nservices: files\nprotocols: files\n",
+    "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: dns files\nservices: files\nprotocols: files\n",
     "/etc/host.conf": b"multi on\n",
     "/etc/gai.conf": b"",
     "/etc/passwd": b"agent:x:1000:1000:agent:/tmp:/bin/false\n",
