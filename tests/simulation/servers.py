@@ -216,8 +216,9 @@ class _Accepted(Line):
 
 def _reset(line: Line) -> None:
     transport: Any = line.transport
-    below = getattr(transport, "_below", transport)  # under TLS
-    below.reset()
+    below = getattr(transport, "_below", transport)  # under TLS, which lets go of it once it is lost
+    if below is not None:
+        below.reset()
 
 
 class NameServer:
