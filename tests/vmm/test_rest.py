@@ -317,6 +317,29 @@ def test_one_that_waits_for_its_reader_goes_on(template: Loaded) -> None:
 
 
 @pytest.mark.kvm
+def test_a_caller_that_gives_up_leaves_it_running(template: Loaded) -> None:
+    """However soon parking or hibernating is cancelled, the guest answers afterwards, and can be parked again."""
+
+    async def check(pool: Pool) -> None:
+        talk = await Talk(pool).start(_LIVING)
+        talk.tell("3")
+        assert await talk.line() == "began"
+        rest: Callable[[PooledGuest], Awaitable[object]]
+        for turn, rest in enumerate((pool.park, pool.hibernate) * 6):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await rest(talk.guest)
+            assert talk.guest.rest is Rest.RUNNING
+            await _check(talk, 3, "" if turn else "::1 localhost")
+        await pool.park(talk.guest)
+        await pool.resume(talk.guest)
+        await _check(talk, 3, "")
+        talk.close()
+
+    with_pool(template, check)
+
+
+@pytest.mark.kvm
 def test_a_damaged_file_is_refused(template: Loaded) -> None:
     """Any change of the file, another guest's file, or an older one of the same guest: refused, with the reason; the
     guest stays hibernated, and goes on from the right one."""

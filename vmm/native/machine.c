@@ -314,15 +314,19 @@ static const char *remake(struct machine *m)
 }
 
 /* Returns null with the machine as it was before machine_park(), or the name of the step that failed, with errno; then
- * it can only be closed. */
+ * it is parked as before. */
 const char *machine_unpark(struct machine *m)
 {
     if (m->vm >= 0)
         return NULL;
     const char *step = remake(m);
-    if (!step) {
-        free(m->parked);
-        m->parked = NULL;
+    if (step) {
+        int saved = errno;
+        give_back(m);
+        errno = saved;
+        return step;
     }
-    return step;
+    free(m->parked);
+    m->parked = NULL;
+    return NULL;
 }

@@ -217,7 +217,11 @@ class Pool:
         """
         self._expect(guest, Rest.RUNNING)
         await guest.started()
-        await guest.ask({"op": "rest", "kind": "park"})
+        try:
+            await guest.ask({"op": "rest", "kind": "park"})
+        except BaseException:  # a caller that gave up leaves no guest standing still that nobody knows of
+            guest.keep_going()
+            raise
         guest.rest = Rest.PARKED
         self._changed(guest, "guest_park", {})
 
@@ -235,21 +239,24 @@ class Pool:
         try:
             await guest.ask({"op": "rest", "kind": "hibernate"}, [fd])
             size = await self._store(guest, fd)
-        except HibernationError:
-            guest.rest = Rest.RUNNING
-            guest.server.accept_streams()
+        except BaseException:
+            guest.keep_going()
             raise
         finally:
             os.close(fd)
+        await asyncio.shield(self._leave(guest))  # from here on it is hibernated, whoever waits for that
+        facts = {"kept_bytes": str(size), "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
+        self._changed(guest, "guest_hibernate", facts)
+        return size
+
+    async def _leave(self, guest: PooledGuest) -> None:
+        """Have a guest's worker forget it: its file is written."""
         guest.console = await guest.ask({"op": "drop"})
         guest.leave_ring()
         guest.leave_worker()
         guest.rest = Rest.HIBERNATED
         guest.on_gone = self._forget
         self._hibernated[guest.number] = guest
-        facts = {"kept_bytes": str(size), "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
-        self._changed(guest, "guest_hibernate", facts)
-        return size
 
     async def _store(self, guest: PooledGuest, fd: int) -> int:
         try:
@@ -258,7 +265,6 @@ class Pool:
             guest.times_hibernated += 1
             return await asyncio.to_thread(self._dormitory.store, guest.number, guest.times_hibernated, fd)
         except OSError as error:
-            await guest.ask({"op": "go"})
             raise HibernationError(f"guest {guest.number}: its file can't be written: {error.strerror}") from error
 
     async def resume(self, guest: PooledGuest) -> None:
@@ -272,7 +278,7 @@ class Pool:
         if before is Rest.PARKED:
             await guest.ask({"op": "go"})
         else:
-            await self._wake(guest)
+            await asyncio.shield(self._wake(guest))
         guest.rest = Rest.RUNNING
         facts = {"from": before.value, "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
         self._changed(guest, "guest_resume", facts)
@@ -309,6 +315,7 @@ class Pool:
         for each in guest.console:
             os.close(each)
         guest.console = []
+        guest.rest = Rest.RUNNING
 
     def _forget(self, guest: PooledGuest) -> None:
         """A guest is over that no worker cleans up behind."""
@@ -419,7 +426,7 @@ class Pool:
             outcome = outcome_from_json(message["outcome"])
             del worker.guests[guest.number]
             guest.finish(outcome)
-        elif message["op"] in ("rested", "going", "dropped") and guest.is_asked:
+        elif message["op"] in ("rested", "going", "dropped") and int(message["question"]) == guest.question:
             if message["op"] == "dropped":
                 guest.scratch = _plain_name(str(message["scratch"]))
             guest.answer(str(message.get("error", ""))[:1000], fds)

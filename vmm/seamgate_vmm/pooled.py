@@ -57,6 +57,7 @@ class PooledGuest:
         self.rest = Rest.RUNNING
         self.times_hibernated = 0
         self.reply: asyncio.Future[tuple[str, list[int]]] | None = None  # of the worker, to what the pool asked last
+        self.question = 0  # its number: an answer to an earlier one is none
         self.scratch = ""  # the name of its folder, while it is hibernated
         self.console: list[int] = []  # stdout, stderr, stdin, while it is hibernated
         self._worker = worker
@@ -120,7 +121,8 @@ class PooledGuest:
         Raises: HibernationError, with the reason, if the answer is no.
         """
         self.reply = asyncio.get_running_loop().create_future()
-        self._worker.tell({**message, "guest": self.number}, fds)
+        self.question += 1
+        self._worker.tell({**message, "guest": self.number, "question": self.question}, fds)
         try:
             async with asyncio.timeout(_ANSWER_S):
                 error, received = await self.reply
@@ -129,6 +131,12 @@ class PooledGuest:
         if error:
             raise HibernationError(f"guest {self.number}: {error}")
         return received
+
+    def keep_going(self) -> None:
+        """Called by the pool: whatever it was to do, it is to go on now."""
+        self.rest = Rest.RUNNING
+        self.server.accept_streams()
+        self._worker.tell({"op": "go", "guest": self.number, "question": 0})
 
     @property
     def is_asked(self) -> bool:

@@ -40,7 +40,7 @@ _TRIM_AFTER_S = 15.0  # giving pages back and taking copies again costs 5 ms of 
 _NAP_AFTER_S = 30.0  # then KVM's part goes too, 0.8 MB; the next event pays some 6 ms for making it anew
 _MESSAGES_PER_TURN = 64
 _BREATH_S = 0.02  # so long nothing happens before machines are tidied: a start must not wait for that
-_REST_S = 3.0  # how long a guest has to stand still when asked to
+_REST_S = 10.0  # how long a guest has to stand still when asked to
 _CONSOLE_FDS = 3  # of those of a start, from here on
 _START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr; and stdin, if it has one
 
@@ -57,6 +57,7 @@ class _Slot:
     reported: bool = False
     blocked_fd: int = -1
     input: PipeInput | None = None
+    question: int = 0  # of the pool: its number goes with the answer
     rest: str = ""  # "park" or "hibernate": what it was asked for, until that is answered
     rest_by: float = 0.0
     rest_fd: int = -1  # where its pages go
@@ -311,6 +312,8 @@ class Worker:
             self._wake_up(message, fds)
             return
         slot = self._slots.get(int(message.get("guest", -1)))
+        if slot is not None and op in ("rest", "go", "drop"):
+            slot.question = int(message["question"]) or slot.question
         if slot is not None and op == "rest":
             self._ask_rest(slot, str(message["kind"]), fds)
             return
@@ -371,14 +374,21 @@ class Worker:
         self._answer_rest(slot, "")
 
     def _answer_rest(self, slot: _Slot, error: str) -> None:
+        self._end_rest(slot)
+        self._channel.send({"op": "rested", "guest": slot.number, "question": slot.question, "error": error})
+
+    @staticmethod
+    def _end_rest(slot: _Slot) -> None:
         slot.rest = ""
         if slot.rest_fd >= 0:
             os.close(slot.rest_fd)
             slot.rest_fd = -1
-        self._channel.send({"op": "rested", "guest": slot.number, "error": error})
 
     def _go_on(self, slot: _Slot) -> None:
         if slot.guest.state is not State.RESTING:
+            if slot.rest:  # whoever asked for it has given up
+                slot.guest.ask_rest(_kvm.REST_NONE)
+                self._end_rest(slot)
             return
         try:
             self._unpark(slot)
@@ -386,14 +396,14 @@ class Worker:
             slot.guest.stop(Reason.MACHINE_FAILED, str(error))
             self._finish(slot)
             return
-        self._channel.send({"op": "going", "guest": slot.number, "error": ""})
+        self._channel.send({"op": "going", "guest": slot.number, "question": slot.question, "error": ""})
 
     def _drop(self, slot: _Slot) -> None:
         """Forget a guest that is kept elsewhere now; its machine can serve another."""
         if slot.guest.state is not State.RESTING:
             return
         slot.guest.stop()
-        message = {"op": "dropped", "guest": slot.number, "scratch": slot.scratch.path.name}
+        message = {"op": "dropped", "guest": slot.number, "question": slot.question, "scratch": slot.scratch.path.name}
         self._channel.send(message, slot.fds[_CONSOLE_FDS:])
         spare = self._remove(slot, keep_scratch=True)
         if spare is not None:
@@ -410,13 +420,13 @@ class Worker:
         except (OSError, VmmError) as error:
             for fd in rest:
                 os.close(fd)
-            self._channel.send({"op": "going", "guest": number, "error": str(error)})
+            self._channel.send({"op": "going", "guest": number, "question": message["question"], "error": str(error)})
             return
         slot = self._slots[number]
         slot.reported = True
         slot.guest.go_on()
         self._enqueue(slot)
-        self._channel.send({"op": "going", "guest": number, "error": ""})
+        self._channel.send({"op": "going", "guest": number, "question": message["question"], "error": ""})
 
     # ---- starting
 
