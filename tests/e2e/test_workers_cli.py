@@ -98,6 +98,22 @@ def test_workers_end_with_their_supervisor(folder: Path) -> None:
     assert seamgate("audit", "verify", str(folder / "audit" / "audit.jsonl"), home=folder).returncode == 0
 
 
+def test_a_successor_takes_over_with_workers_of_its_own(folder: Path) -> None:
+    """SIGUSR2 hands the listeners to the same command anew: the port answers before and after, and one log is whole."""
+    with Running("serve", "--workers", "2", home=folder) as gateway:
+        port = proxy_port(gateway.wait_for('"message": "gateway"'))
+        assert "No rule allows" in denied_by(folder, port, "http://b.example/")
+        gateway.process.send_signal(signal.SIGUSR2)
+        pid = json.loads(gateway.wait_for("a successor takes over"))["pid"]
+        assert "No rule allows" in denied_by(folder, port, "http://b.example/")
+        assert gateway.ended() == 0
+        until(lambda: len(children(pid)) == 1 and len(children(children(pid)[0])) == 2)
+        assert "No rule allows" in denied_by(folder, port, "http://b.example/")
+        os.kill(pid, signal.SIGTERM)
+        gateway.wait_to_end()
+    assert seamgate("audit", "verify", str(folder / "audit" / "audit.jsonl"), home=folder).returncode == 0
+
+
 _IN_NURSERY = "import sys\nif 'seamgate.workers.nursery' in sys.orig_argv:\n  "
 
 

@@ -117,9 +117,13 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Take no new connection, let what is under way end within so many seconds, and go. May come again, with less."""
+    """Take no new connection, let what is under way end within so many seconds, and go. May come again, with less.
+
+    `retiring`: a successor has the listeners, so that who asks now is answered, and told to come again.
+    """
 
     grace_s: float
+    retiring: bool = False
 
 
 # -- from a worker -----------------------------------------------------------------------------------------------------

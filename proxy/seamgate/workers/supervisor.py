@@ -35,6 +35,7 @@ from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.status import Status
 from seamgate.observe.work import Work, add_works, metrics_of, remains, work_of
 from seamgate.reloading import ReloadReport
+from seamgate.stopping import PATIENCE_S
 from seamgate.tasks import spawn
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import Answer
@@ -101,6 +102,7 @@ class Supervisor(Gateway):
         self._past: list[Work] = []
         self._own_metrics: WorkMetrics
         self._told_problem = ""
+        self._retiring = False
         self._report_at = 0.0
         self._restarts: dict[int, asyncio.Task[None]] = {}
         self.gathered_metrics = self._gather
@@ -400,21 +402,22 @@ class Supervisor(Gateway):
         return {entry: each.fileno() for entry, each in self._listeners.items() if entry not in (DNS, DNS_UDP)}
 
     async def retire(self, *, grace_s: float = 10.0) -> None:
-        """As a stop: workers have no patience with idle connections yet."""
+        """Stop in favour of a successor that has the listeners."""
+        self._retiring = True
         await self.stop(grace_s=grace_s)
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Have all workers take no new connection and finish what is under way, then close everything."""
         self.seam.draining = True
         self._close_listeners()
-        self._tell_all(Stop(grace_s))
+        self._tell_all(Stop(grace_s, self._retiring and grace_s > 0))
         for member in self._members:
             if member.is_up():
                 member.state = "stopping"
             else:
                 member.kill()
         try:
-            async with asyncio.timeout(grace_s + STOP_S):
+            async with asyncio.timeout(grace_s + STOP_S + (PATIENCE_S if self._retiring else 0)):
                 await asyncio.gather(*[member.gone.wait() for member in self._members])
         except TimeoutError:
             log.warning("workers had to be killed at stop")

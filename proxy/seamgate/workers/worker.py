@@ -200,7 +200,7 @@ class Worker:
         elif isinstance(message, Go):
             spawn(gateway.take_connections(), name="take connections")
         elif isinstance(message, Stop):
-            self._stop(gateway, message.grace_s)
+            self._stop(gateway, message.grace_s, retiring=message.retiring)
         else:
             self._follow(gateway, message)
 
@@ -247,17 +247,19 @@ class Worker:
             problem = error.message
         self._channel.send(Prepared(message.generation, problem))
 
-    def _stop(self, gateway: WorkerGateway, grace_s: float) -> None:
+    def _stop(self, gateway: WorkerGateway, grace_s: float, *, retiring: bool = False) -> None:
         before, self._stopping = self._stopping, None
         if before is not None:
             before.cancel()
-        self._stopping = spawn(self._end(gateway, before, grace_s), name="stop")
+        self._stopping = spawn(self._end(gateway, before, grace_s, retiring), name="stop")
         self._over.set()
 
-    async def _end(self, gateway: WorkerGateway, before: asyncio.Task[None] | None, grace_s: float) -> None:
+    async def _end(
+        self, gateway: WorkerGateway, before: asyncio.Task[None] | None, grace_s: float, retiring: bool
+    ) -> None:
         if before is not None:
             await asyncio.wait((before,))
-        await gateway.stop(grace_s=grace_s)
+        await (gateway.retire if retiring else gateway.stop)(grace_s=grace_s)
 
     def _on_closed(self) -> None:
         """The supervisor is gone, or does not want us any more, or we have told it all."""
