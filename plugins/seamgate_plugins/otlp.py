@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -76,14 +76,8 @@ class OtlpPlugin:
         )
 
     def _check(self, options: Options) -> None:
-        try:
-            url = urlsplit(options.endpoint)
-            usable = (
-                url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.username or url.query)
-            )
-        except ValueError:
-            usable = False
-        if not usable:
+        url = _endpoint(options.endpoint)
+        if url is None:
             raise ConfigError(
                 f"options of the plugin otlp: {options.endpoint!r} is no endpoint: write http://127.0.0.1:4318/v1/logs"
             )
@@ -126,3 +120,13 @@ class _DeliveryCollector(Collector):
         yield CounterMetricFamily("seamgate_otlp_rejected", "Records that the collector refused.", counts.rejected)
         yield CounterMetricFamily("seamgate_otlp_lost", "Records that were deleted before they arrived.", counts.lost)
         yield GaugeMetricFamily("seamgate_otlp_position", "Number of the last record that arrived.", counts.position)
+
+
+def _endpoint(text: str) -> SplitResult | None:
+    """Return the URL in its parts; None if nothing can be sent to it."""
+    try:
+        url = urlsplit(text)
+        usable = url.scheme in ("http", "https") and url.hostname and url.port != 0 and not (url.username or url.query)
+    except ValueError:
+        return None
+    return url if usable else None

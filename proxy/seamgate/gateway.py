@@ -136,7 +136,7 @@ class Gateway:
     @property
     def dns_counts(self) -> dict[str, int]:
         """What became of the questions to the entry `dns`."""
-        return dict.fromkeys(RESULTS, 0) if self._dns is None else self._dns.service.counts
+        return {result: 0 if self._dns is None else self._dns.service.counts[result] for result in RESULTS}
 
     @property
     def admin_address(self) -> str:

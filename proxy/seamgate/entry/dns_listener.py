@@ -68,7 +68,9 @@ def bind_both(host: str, port: int) -> tuple[socket.socket, socket.socket]:
         OSError: it can't be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for left in range(_TRIES, 0, -1):
+    left = _TRIES
+    while True:
+        left -= 1
         tcp = socket.create_server((host, port), family=family)
         udp = socket.socket(family, socket.SOCK_DGRAM)
         try:
@@ -79,8 +81,7 @@ def bind_both(host: str, port: int) -> tuple[socket.socket, socket.socket]:
         except OSError as error:
             tcp.close()
             udp.close()
-            if port or error.errno != errno.EADDRINUSE or left == 1:
+            if port or error.errno != errno.EADDRINUSE or not left:
                 raise
         else:
-            break
-    return tcp, udp
+            return tcp, udp
