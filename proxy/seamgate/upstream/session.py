@@ -175,7 +175,7 @@ class Session:
                 return
             self._reader.feed(data)
             self._pump(exchange)
-            if self._responding or self.raw is not None:
+            if self._responding or self._switched():
                 self.active_at = monotonic()
             exchange.on_flush()
         except SeamgateError as error:
@@ -207,6 +207,10 @@ class Session:
                     exchange.on_head(event)
             elif isinstance(event, Trailers):
                 exchange.on_end(event.headers)
+
+    def _switched(self) -> bool:
+        """Whether HTTP is over. A call, since compiled code takes what it once saw unset for unset."""
+        return self.raw is not None
 
     def eof_received(self) -> bool:
         """The upstream ended cleanly: the end of a close-delimited body, or a cut."""
