@@ -27,7 +27,7 @@ enum {
 };
 
 /* ---- threads (thread.c) */
-#define THREADS 64
+#define THREADS 128
 #define FPU_BYTES 2688 /* x87, SSE, AVX and AVX-512 state, uncompacted */
 #define SIGNALS 65
 

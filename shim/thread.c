@@ -224,7 +224,8 @@ static void signal_program(u64 number)
     for (u32 i = 0; i < THREADS; i++)
         if (threads[i].state != THREAD_FREE && (!taker || taker->signal_mask >> number & 1))
             taker = &threads[i];
-    taker->pending |= 1UL << number;
+    if (taker)
+        taker->pending |= 1UL << number;
 }
 
 static void check_signals(u64 now)

@@ -8,7 +8,7 @@
 #ifndef SEAMGATE_WIRE_H
 #define SEAMGATE_WIRE_H
 
-#define WIRE_ABI 2
+#define WIRE_ABI 3
 
 /* Guest addresses. Virtual and physical are the same; the first 2 MiB have 4 KiB entries, all others 2 MiB entries. */
 #define GA_PML4 0x1000          /* 0x0000 is unmapped: a null pointer faults */
@@ -25,11 +25,11 @@
 #define GA_SHIM 0x10000         /* shim code and constants, ring 3, read and execute */
 #define GA_SHIM_TEXT_END 0x19000 /* 36 KiB and no more */
 #define GA_SHIM_DATA 0x20000    /* shim data, ring 3, read and write */
-#define GA_SHIM_DATA_END 0x80000
-#define GA_PARAMS 0x80000       /* host to guest, read-only in ring 3; rewritten at every start and restore */
-#define GA_CONTROL 0x90000      /* guest to host: the request, and the registers of a preempted thread */
-#define GA_VDSO 0xa0000         /* the clocks as an ELF image, read and execute */
-#define GA_VDSO_END 0xa4000
+#define GA_SHIM_DATA_END 0xb0000
+#define GA_PARAMS 0xb0000       /* host to guest, read-only in ring 3; rewritten at every start and restore */
+#define GA_CONTROL 0xc0000      /* guest to host: the request, and the registers of a preempted thread */
+#define GA_VDSO 0xd0000         /* the clocks as an ELF image, read and execute */
+#define GA_VDSO_END 0xd4000
 #define GA_STACK 0x200000       /* the first thread's stack; the page below it is unmapped */
 #define GA_STACK_END 0x400000
 #define GA_PROGRAM 0x400000     /* position-independent programs are loaded here */

@@ -73,8 +73,8 @@ _FAULTS = {
     "descriptor table": ("*(volatile long *)0x6010 = 7;", Reason.FAULT, "bad address 0x6010"),
     "trap code": ("*(volatile long *)0x9000 = 7;", Reason.FAULT, "bad address 0x9000"),
     "shim code is read-only": ("*(volatile long *)0x10040 = 7;", Reason.FAULT, "bad address 0x10040"),
-    "parameters are read-only": ("*(volatile long *)0x80000 = 7;", Reason.FAULT, "bad address 0x80000"),
-    "executing data": ("((void (*)(void))0x90000)();", Reason.FAULT, "bad address 0x90000"),
+    "parameters are read-only": ("*(volatile long *)0xb0000 = 7;", Reason.FAULT, "bad address 0xb0000"),
+    "executing data": ("((void (*)(void))0xc0000)();", Reason.FAULT, "bad address 0xc0000"),
     "below the stack": ("*(volatile long *)0x1ff000 = 7;", Reason.FAULT, "bad address 0x1ff000"),
     "beyond memory": ("*(volatile long *)0x3000000 = 7;", Reason.OUT_OF_MEMORY_RANGE, "0x3000000"),
     "no ring": ("*(volatile long *)0x40000000 = 7;", Reason.OUT_OF_MEMORY_RANGE, "0x40000000"),
@@ -112,7 +112,7 @@ def test_bad_pointers_are_efault(run_c: RunC) -> None:
 #include <poll.h>
 #include <sys/stat.h>
 int main(void) {
-    void *bad[] = {0, (void *)8, (void *)0x1000, (void *)0x10000, (void *)0x80000, (void *)0x40000000,
+    void *bad[] = {0, (void *)8, (void *)0x1000, (void *)0x10000, (void *)0xb0000, (void *)0x40000000,
                    (void *)0x3f000000, (void *)-8, (void *)0xffff800000000000, (void *)(1L << 47)};
     int wrong = 0;
     for (int i = 0; i < 10; i++) {
@@ -272,7 +272,7 @@ def test_abort_is_told(run_c: RunC) -> None:
 
 def test_impossible_requests_end_the_guest(run_c: RunC) -> None:
     """A guest that writes its own requests to the host is ended when no shim would have sent them."""
-    code = 'int main(void) { *(volatile long *)0x90000 = 4711; __asm__ volatile("outb %al, $0x80"); return 0; }'
+    code = 'int main(void) { *(volatile long *)0xc0000 = 4711; __asm__ volatile("outb %al, $0x80"); return 0; }'
     result = run_c(code)
     assert result.outcome.reason is Reason.BAD_REQUEST
     code = 'int main(void) { __asm__ volatile("outb %al, $0x81"); return 0; }'
@@ -286,8 +286,8 @@ def test_forged_requests_stay_in_bounds(run_c: RunC) -> None:
     code = r"""
 typedef unsigned long u64;
 int main(void) {
-    volatile u64 *r = (u64 *)0x90000;
-    u64 addresses[] = {0, 0x1000, 0x6000, 0x10000, 0x80000, 0xfffff000, 0x1000000, -4096, 1UL << 63};
+    volatile u64 *r = (u64 *)0xc0000;
+    u64 addresses[] = {0, 0x1000, 0x6000, 0x10000, 0xb0000, 0xfffff000, 0x1000000, -4096, 1UL << 63};
     u64 lengths[] = {1, 4096, 1UL << 24, 1UL << 40, -1UL};
     int wrong = 0;
     for (int a = 0; a < 9; a++)

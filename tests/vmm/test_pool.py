@@ -342,11 +342,11 @@ def test_explanations_name_what_was_refused() -> None:
 
 def test_the_control_page_is_not_trusted(template: Loaded) -> None:
     """A guest that overwrites what it tells the host of itself changes nothing but reports."""
-    code = "import ctypes; ctypes.memset(0x90000 + 232, 0xff, 2048); print('on')"
+    code = "import ctypes; ctypes.memset(0xc0000 + 232, 0xff, 2048); print('on')"
 
     async def check(p: Pipes) -> None:
         assert (await (await p.start(code)).ended()).natural
         assert p.output() == b"on\n"
 
     with_pool(template, check)
-    assert _kvm.GA_CONTROL == 0x90000
+    assert _kvm.GA_CONTROL == 0xc0000
