@@ -217,7 +217,7 @@ class TlsStream:
         """
         self._lost = self._closing = True
         self._above = _NOBODY
-        self._below = self._tls = self._context = None
+        self._below = self._tls = self._raw = self._context = None
         self._select = self._choose = self._on_established = None
         self._on_failure = _nothing
 
@@ -278,11 +278,12 @@ class TlsStream:
         if self._lost:
             return
         self._lost = self._closing = True
+        on_failure = self._on_failure  # a ring that is closed says so at once, and then there is none any more
         if self._below is not None:
             if alert:
                 self._below.write(alert)
             self._below.close()
-        self._on_failure(error)
+        on_failure(error)
 
     # -- data --------------------------------------------------------------------------------------------------------
 
@@ -322,9 +323,10 @@ class TlsStream:
         """A record that does not decrypt: nothing after it can be trusted."""
         if not self._lost:
             self._lost = self._closing = True
+            above = self._above
             if self._below is not None:
                 self._below.abort()
-            self._above.connection_lost(error)
+            above.connection_lost(error)
 
     def _send(self) -> None:
         if self._outgoing.pending and self._below is not None:

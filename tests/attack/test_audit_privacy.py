@@ -41,7 +41,7 @@ def _hostile_journal(path: Path) -> None:
 def _on_a_terminal(arguments: list[str]) -> str:
     """Run `seamgate audit` with a real terminal as its output; return what that got."""
     ours, theirs = os.openpty()
-    program = "from seamgate.cli.audit import audit; audit()"
+    program = "from seamgate.cli.audit_commands import audit; audit()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"}
     done = subprocess.run([sys.executable, "-c", program, *arguments], stdout=theirs, env=environment, check=False)
     os.close(theirs)
