@@ -349,4 +349,4 @@ def test_the_control_page_is_not_trusted(template: Loaded) -> None:
         assert p.output() == b"on\n"
 
     with_pool(template, check)
-    assert _kvm.GA_CONTROL == 0xc0000
+    assert _kvm.GA_CONTROL == 0xC0000
