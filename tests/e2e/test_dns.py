@@ -308,7 +308,7 @@ def test_fifty_misses_cost_one_query_pair(runner: Runner) -> None:
     async def scenario(dns: FakeDns) -> None:
         dns.host("a.example", "192.0.2.1")
         dns.hold = asyncio.Event()
-        plugin = DnsPlugin(SimpleNamespace(options={}, config=SimpleNamespace(dns=config(dns))))
+        plugin = DnsPlugin(SimpleNamespace(options={}, config=SimpleNamespace(dns=config(dns)), shared=None))
         waits = [plugin.resolve_name("a.example") for _ in range(50)]
         dns.hold.set()
         results = [await wait for wait in waits if wait is not None and not isinstance(wait, Resolution)]
