@@ -34,6 +34,8 @@ typedef struct {
     Py_ssize_t shortest, longest, gram;
     bool folds;          /* whether any needle is compared without case: then all grams are of lower-case bytes */
     bool starts[256];    /* first bytes of exact needles */
+    uint8_t single[8];   /* bytes that are needles by themselves: short ones would make the steps short */
+    Py_ssize_t singles;
 } Needles;
 
 static uint8_t fold(uint8_t byte)
@@ -73,6 +75,9 @@ static bool stands(const Needle *needle, const uint8_t *at)
 
 static bool anywhere(const Needles *self, const uint8_t *text, Py_ssize_t size)
 {
+    for (Py_ssize_t i = 0; i < self->singles; i++)
+        if (memchr(text, self->single[i], size))
+            return true;
     if (!self->count || size < self->shortest)
         return false;
     Py_ssize_t step = self->shortest - self->gram + 1;
@@ -163,13 +168,21 @@ static int index_grams(Needles *self)
 
 static PyObject *needles_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"exact", "folded", NULL};
+    static char *keywords[] = {"exact", "folded", "single", NULL};
     PyObject *exact, *folded = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", keywords, &exact, &folded))
+    const char *single = "";
+    Py_ssize_t singles = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|Oy#", keywords, &exact, &folded, &single, &singles))
         return NULL;
     Needles *self = (Needles *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
+    if (singles > (Py_ssize_t)sizeof self->single) {
+        Py_DECREF(self);
+        return PyErr_Format(PyExc_ValueError, "at most %zu single bytes", sizeof self->single);
+    }
+    memcpy(self->single, single, singles);
+    self->singles = singles;
     if (take(self, exact, false) || (folded && take(self, folded, true)) || index_grams(self)) {
         Py_DECREF(self);
         return NULL;
@@ -196,6 +209,57 @@ static PyObject *needles_found(Needles *self, PyObject *data)
     if (!PyBytes_Check(data))
         return PyErr_Format(PyExc_TypeError, "needles are looked for in bytes");
     return PyBool_FromLong(anywhere(self, (uint8_t *)PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)));
+}
+
+PyDoc_STRVAR(found_in_doc,
+             "found_in(headers: tuple[tuple[bytes, bytes], ...], names: bool, texts: tuple[str | None, ...] = ()) -> bool"
+             "\n\nWhether any needle stands in a field's value, in its name if `names`, or in one of the texts.");
+
+static bool in_bytes(const Needles *self, PyObject *data)
+{
+    return anywhere(self, (uint8_t *)PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
+}
+
+/* Whether a needle stands in a text; of characters that are not ASCII each is a question mark, as bytes. */
+static int in_text(const Needles *self, PyObject *text)
+{
+    if (text == Py_None)
+        return 0;
+    if (!PyUnicode_Check(text)) {
+        PyErr_SetString(PyExc_TypeError, "a text is str or None");
+        return -1;
+    }
+    if (PyUnicode_IS_COMPACT_ASCII(text))
+        return anywhere(self, PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text));
+    PyObject *bytes = PyUnicode_AsEncodedString(text, "ascii", "replace");
+    if (!bytes)
+        return -1;
+    int found = in_bytes(self, bytes);
+    Py_DECREF(bytes);
+    return found;
+}
+
+static PyObject *needles_found_in(Needles *self, PyObject *const *args, Py_ssize_t given)
+{
+    if (given < 2 || given > 3 || !PyTuple_Check(args[0]) || (given == 3 && !PyTuple_Check(args[2])))
+        return PyErr_Format(PyExc_TypeError, "found_in takes a tuple of pairs, whether to look at names, and texts");
+    int names = PyObject_IsTrue(args[1]);
+    if (names < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[0]); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(args[0], i);
+        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2 || !PyBytes_Check(PyTuple_GET_ITEM(pair, 0)) ||
+            !PyBytes_Check(PyTuple_GET_ITEM(pair, 1)))
+            return PyErr_Format(PyExc_TypeError, "a field is a pair of bytes");
+        if (in_bytes(self, PyTuple_GET_ITEM(pair, 1)) || (names && in_bytes(self, PyTuple_GET_ITEM(pair, 0))))
+            Py_RETURN_TRUE;
+    }
+    for (Py_ssize_t i = 0; given == 3 && i < PyTuple_GET_SIZE(args[2]); i++) {
+        int found = in_text(self, PyTuple_GET_ITEM(args[2], i));
+        if (found)
+            return found < 0 ? NULL : Py_NewRef(Py_True);
+    }
+    Py_RETURN_FALSE;
 }
 
 PyDoc_STRVAR(open_end_doc,
@@ -227,6 +291,7 @@ static PyObject *needles_open_end(Needles *self, PyObject *const *args, Py_ssize
 
 static PyMethodDef needles_methods[] = {
     {"found", (PyCFunction)needles_found, METH_O, found_doc},
+    {"found_in", (PyCFunction)(void (*)(void))needles_found_in, METH_FASTCALL, found_in_doc},
     {"open_end", (PyCFunction)(void (*)(void))needles_open_end, METH_FASTCALL, open_end_doc},
     {0},
 };
@@ -235,7 +300,7 @@ static PyType_Slot needles_slots[] = {
     {Py_tp_new, needles_new},
     {Py_tp_dealloc, needles_dealloc},
     {Py_tp_methods, needles_methods},
-    {Py_tp_doc, (void *)"Needles(exact, folded=()): finds any of many byte strings; folded ones without case."},
+    {Py_tp_doc, (void *)"Needles(exact, folded=(), single=b''): finds any of many byte strings; folded ones without case."},
     {0},
 };
 

@@ -22,17 +22,8 @@ from typing import Final
 import msgspec
 
 from seamgate.answer import Answer, for_guests
-from seamgate.audit.record import (
-    AuditBytes,
-    AuditKind,
-    AuditRecord,
-    AuditRequest,
-    AuditUpstream,
-    Decision,
-    Outcome,
-    guest_part,
-    request_part,
-)
+from seamgate.audit.parts import guest_part, request_part
+from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, AuditRequest, AuditUpstream, Decision, Outcome
 from seamgate.errors import Blame, NotProcessed, Reason, ResolveFailed, SeamgateError, UpstreamError
 from seamgate.filters import looks_at, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Resolution, Response, Step, Supply
@@ -109,7 +100,7 @@ class Exchange:
         self._audited: AuditRequest | None = None
         self._audited_for: Request | None = None
         self._first_byte_ms: float | None = None
-        self._waiting = Waiting(f"exchange {request.id}", self.guarded, self.refuse)
+        self._waiting = Waiting(request.id, self.guarded, self.refuse)
 
     def __repr__(self) -> str:
         return f"<Exchange {self.request.id} {self.request.method} {self.request.url} {NAMES[self._stage]}>"
@@ -565,18 +556,19 @@ class Exchange:
 
     def _record(self, kind: AuditKind, outcome: Outcome | None) -> AuditRecord:
         """Build the record of what is known now; `outcome` is None in the one that is written ahead."""
-        verdict, seam = self._verdict, self._seam
+        verdict, request = self._verdict, self.request
         why = self._ending or verdict
+        reason = why.reason
         terminal, answer = outcome is not None, self._answer
         return AuditRecord(
-            time=seam.clock(),
+            time=self._seam.clock(),
             kind=kind,
-            id=self.request.id,
-            guest=guest_part(self.request.guest),
+            id=request.id,
+            guest=guest_part(request.guest),
             entry=self._entry,
-            request=self._asked(why.reason),
+            request=self._asked(reason),
             verdict=self._decision,
-            reason=why.reason,
+            reason=reason,
             rule=why.rule or verdict.rule,
             message=why.message,
             would_rule=verdict.would_rule,

@@ -221,7 +221,8 @@ def open_response_filters(
                 filters, headers = open_filters(opened, response.headers, budget_s, bodiless=bodiless, stats=stats)
             else:
                 headers = filters.extend(opened, response.headers)
-            response = Response(response.status, headers)
+            if headers is not response.headers:
+                response = Response(response.status, headers)
     return filters, response
 
 

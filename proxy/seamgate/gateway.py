@@ -63,8 +63,9 @@ from seamgate.seam import Seam
 from seamgate.stopping import end_all, let_finish, see_off
 from seamgate.streams import as_protocol
 from seamgate.tasks import spawn
-from seamgate.upstream.addresses import OwnAddresses, compile_permit
+from seamgate.upstream.addresses import compile_permit
 from seamgate.upstream.connect import Connector
+from seamgate.upstream.destination import OwnAddresses
 from seamgate.upstream.forwarder import Forwarder
 from seamgate.upstream.parent import Parent
 from seamgate.upstream.pool import SessionPool

@@ -72,34 +72,31 @@ class PluginStats:
 
 
 class _Call:
-    """One implementation of one hook, callable with the hook's arguments in the specification's order."""
+    """One implementation of one hook, called with the hook's arguments in the specification's order.
 
-    __slots__ = ("function", "plugin", "stats")
+    A plugin takes a subset of them by name; `_places` says where each of those stands.
+    """
+
+    __slots__ = ("_function", "_places", "plugin", "stats")
 
     def __init__(self, plugin: str, hook: str, function: Callable[..., Any], stats: PluginStats) -> None:
+        every = tuple(inspect.signature(getattr(hookspecs, hook)).parameters)
         self.plugin = plugin
-        self.function = _positional(hook, function)
         self.stats = stats
+        self._function = function
+        self._places = tuple([every.index(name) for name in inspect.signature(function).parameters])
 
-
-def _positional(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adapt a function that takes a subset of the arguments by name to all of them by position."""
-    every = tuple(inspect.signature(getattr(hookspecs, hook)).parameters)
-    wanted = tuple(inspect.signature(function).parameters)
-    if wanted == every:
-        return function
-    places = tuple(every.index(name) for name in wanted)
-    # Spelt out for the few that occur, since a general one costs three times as much per request.
-    if len(places) == 1:
-        (first,) = places
-        return lambda *given: function(given[first])
-    if len(places) == 2:
-        first, second = places
-        return lambda *given: function(given[first], given[second])
-    if len(places) == 3:
-        first, second, third = places
-        return lambda *given: function(given[first], given[second], given[third])
-    return lambda *given: function(*[given[place] for place in places])
+    def ask(self, given: tuple[Any, ...]) -> Any:
+        """Call it. Spelt out for the few that occur, since a general call costs three times as much per request."""
+        places, function = self._places, self._function
+        wanted = len(places)
+        if wanted == 1:
+            return function(given[places[0]])
+        if wanted == 2:
+            return function(given[places[0]], given[places[1]])
+        if wanted == 3:
+            return function(given[places[0]], given[places[1]], given[places[2]])
+        return function(*[given[place] for place in places])
 
 
 class Pipeline:
@@ -169,11 +166,11 @@ class Pipeline:
 
         `late_denies=False` is for what was admitted once: a late answer is counted as an overrun, and counts as it is.
         """
-        return self._judge("judge_connect", self._judge_connect, steps, guest, target, late_denies=late_denies)
+        return self._judge(self._judge_connect, (guest, target), steps, late_denies=late_denies)
 
     def judge_request(self, request: Request, steps: list[Step] | None = None, *, late_denies: bool = True) -> Verdict:
         """Judge a request in its present phase. DEFER: judge again with the body. For `late_denies` see above."""
-        return self._judge("judge_request", self._judge_request, steps, request, late_denies=late_denies)
+        return self._judge(self._judge_request, (request,), steps, late_denies=late_denies)
 
     def judge_trailers(self, request: Request, trailers: Headers, steps: list[Step]) -> Verdict | None:
         """Judge what came late as if it had come with the head. None unless that denies."""
@@ -185,26 +182,25 @@ class Pipeline:
         """Judge a response head. None unless a plugin denies."""
         if not self._judge_response:
             return None
-        verdict = self._judge("judge_response", self._judge_response, steps, request, response)
+        verdict = self._judge(self._judge_response, (request, response), steps)
         return verdict if verdict.effect is Effect.DENY and verdict is not NO_OPINION else None
 
     def _judge(
         self,
-        hook: str,
         calls: tuple[_Call, ...],
+        arguments: tuple[Any, ...],
         steps: list[Step] | None,
-        *arguments: object,
+        *,
         late_denies: bool = True,
     ) -> Verdict:
         """Ask each plugin, even after a denial, so that the audit record is whole; then fold."""
         verdicts: list[Verdict] = []
-        alone = len(arguments) == 1  # the usual case, without a tuple to be made and taken apart
         for call in calls:
             stats = call.stats
             stats.calls += 1
             start = _now_ns()
             try:
-                verdict = call.function(arguments[0]) if alone else call.function(*arguments)
+                verdict = call.ask(arguments)
                 if type(verdict) is Verdict and verdict.effect is Effect.DENY:
                     stats.denials += 1
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises denies
@@ -221,7 +217,7 @@ class Pipeline:
                 verdicts.append(verdict)
             if steps is not None:
                 outcome = "none" if verdict is None else _outcome(verdict)
-                steps.append(_step(call.plugin, hook, spent_ns / 1000, outcome))
+                steps.append(_step(call.plugin, stats.hook, spent_ns / 1000, outcome))
         return verdicts[0] if len(verdicts) == 1 else fold(verdicts)
 
     def _failed(self, call: _Call, error: Exception) -> Verdict:
@@ -305,14 +301,14 @@ class Pipeline:
         return opened
 
     def _value(
-        self, call: _Call, arguments: tuple[object, ...], kind: type | None, steps: list[Step], outcome: str
+        self, call: _Call, arguments: tuple[Any, ...], kind: type | None, steps: list[Step], outcome: str
     ) -> Any:
         """One call of a hook that returns a value; a wrong type is a failure. None leaves no step."""
         stats = call.stats
         stats.calls += 1
         start = _now_ns()
         try:
-            value = call.function(arguments[0]) if len(arguments) == 1 else call.function(*arguments)
+            value = call.ask(arguments)
         except SeamgateError:
             stats.denials += 1
             steps.append(_step(call.plugin, stats.hook, (_now_ns() - start) / 1000, "refused"))
@@ -336,7 +332,7 @@ class Pipeline:
         return value
 
     def _first(
-        self, calls: tuple[_Call, ...], arguments: tuple[object, ...], kind: type, steps: list[Step], outcome: str
+        self, calls: tuple[_Call, ...], arguments: tuple[Any, ...], kind: type, steps: list[Step], outcome: str
     ) -> Any:
         """The first answer wins. Once one is awaitable, the rest of the walk is awaitable too."""
         for place, call in enumerate(calls):
@@ -353,7 +349,7 @@ class Pipeline:
         calls: tuple[_Call, ...],
         place: int,
         pending: Awaitable[Any],
-        arguments: tuple[object, ...],
+        arguments: tuple[Any, ...],
         kind: type,
         steps: list[Step],
         outcome: str,
@@ -415,7 +411,7 @@ class Pipeline:
             call.stats.calls += 1
             start = _now_ns()
             try:
-                call.function(*arguments)
+                call.ask(arguments)
             except Exception as error:  # noqa: BLE001 - an observer can't change anything, not even by failing
                 call.stats.failures += 1
                 log.error("plugin failed", plugin=call.plugin, hook=call.stats.hook, error=type(error).__name__)

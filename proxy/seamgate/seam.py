@@ -21,13 +21,14 @@ from seamgate.flow import Guest, Request, Resolution, Target
 from seamgate.limits import LimitsConfig
 from seamgate.pipeline import Pipeline
 from seamgate.upload import HeldBytes
-from seamgate.upstream.addresses import AddressPermit, OwnAddresses, check_destination
+from seamgate.upstream.addresses import AddressPermit
 from seamgate.upstream.connect import Connector
+from seamgate.upstream.destination import OwnAddresses, check_destination
 from seamgate.upstream.parent import VIA_PROXY
 from seamgate.upstream.pool import SessionPool
 from seamgate.verdict import Verdict
 
-_HEX: Final = tuple([f"{byte:02x}" for byte in range(256)])
+_HEX: Final = tuple([f"{number:03x}" for number in range(4096)])
 
 
 class Recorder(Protocol):
@@ -166,7 +167,7 @@ class Seam:
             self._id_time = now
             self._id_prefix = f"{now:011x}-{self._tag}-"
         number = next(self._numbers)
-        return self._id_prefix + _HEX[number >> 16 & 0xFF] + _HEX[number >> 8 & 0xFF] + _HEX[number & 0xFF]
+        return self._id_prefix + _HEX[number >> 12 & 0xFFF] + _HEX[number & 0xFFF]
 
     @property
     def active(self) -> int:

@@ -291,10 +291,12 @@ class TlsStream:
         """Give up all plaintext that is here, as one piece."""
         tls, incoming = self._raw, self._incoming
         pieces: list[bytes] = []
+        piece = b""
         ended = False
         try:
-            while incoming.pending or tls.pending():
-                piece: bytes = tls.read(_RECORD_BYTES)
+            # OpenSSL keeps decrypted bytes of its own only where a read took less than a whole record.
+            while incoming.pending or (len(piece) == _RECORD_BYTES and tls.pending()):
+                piece = tls.read(_RECORD_BYTES)
                 if not piece:
                     ended = True
                     break

@@ -59,6 +59,8 @@ class HeldBytes:
 
     def give_back(self, guest: str, size_bytes: int) -> None:
         """It is not in memory any more."""
+        if not size_bytes:
+            return
         if self.shared is not None:
             self.shared.give_back(guest, size_bytes)
         self.used_bytes -= size_bytes
@@ -134,15 +136,17 @@ class Upload:
 
     def _drop(self) -> None:
         """What was held is gone, or left."""
-        self.held = []
-        self._budget.give_back(self._guest, self.held_bytes)
-        self.held_bytes = 0
+        if self.held_bytes:
+            self.held = []
+            self._budget.give_back(self._guest, self.held_bytes)
+            self.held_bytes = 0
 
     def close(self) -> None:
         """The exchange is over: nothing of it is in memory any more."""
         self._drop()
-        self._budget.give_back(self._guest, self._judged_bytes)
-        self._judged_bytes = 0
+        if self._judged_bytes:
+            self._budget.give_back(self._guest, self._judged_bytes)
+            self._judged_bytes = 0
 
     def decoded(self, content_encoding: bytes | None, limit_bytes: int) -> bytes:
         """Return all that is held, without its content coding; no more than the limit is ever unpacked.

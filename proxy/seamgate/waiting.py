@@ -25,12 +25,12 @@ _AT_HAND: Final = (Resolution, Supply, *_LENT)
 class Waiting:
     """The one thing that is waited for. State: `_turn` rises with each, so that a late one knows that it is late."""
 
-    __slots__ = ("_guarded", "_name", "_on_failure", "_task", "_turn")
+    __slots__ = ("_guarded", "_id", "_on_failure", "_task", "_turn")
 
     def __init__(
-        self, name: str, guarded: Callable[[Callable[[], None]], None], on_failure: Callable[[Verdict], None]
+        self, request_id: str, guarded: Callable[[Callable[[], None]], None], on_failure: Callable[[Verdict], None]
     ) -> None:
-        self._name = name
+        self._id = request_id
         self._guarded = guarded
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
@@ -42,7 +42,7 @@ class Waiting:
             go_on(value)
         else:
             self._turn += 1
-            self._task = spawn(self._await(value, go_on, timeout_s, reason, self._turn), name=self._name)
+            self._task = spawn(self._await(value, go_on, timeout_s, reason, self._turn), name=f"exchange {self._id}")
 
     def cancel(self) -> None:
         """Nobody waits any more."""

@@ -15,7 +15,8 @@ import pytest
 from fake_dns import FakeDns, Turn, addresses, no_address, says
 from seamgate import Resolution, ResolveFailed
 from seamgate.errors import AddressForbidden, Reason, SeamgateError
-from seamgate.upstream.addresses import AddressPermit, OwnAddresses, check_destination, compile_permit
+from seamgate.upstream.addresses import AddressPermit, compile_permit
+from seamgate.upstream.destination import OwnAddresses, check_destination
 from seamgate.upstream.resolver import DnsConfig, Resolver
 from seamgate_plugins.dns import DnsCache
 

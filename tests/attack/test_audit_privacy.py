@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from seamgate.audit.config import AuditConfig
 from seamgate.audit.journal import Journal
-from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, request_part
+from seamgate.audit.parts import request_part
+from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome
 from seamgate.cli.audit import audit
 from seamgate.errors import Reason
 from seamgate.flow import Guest, Request, Target

@@ -29,12 +29,14 @@ from seamgate.audit.record import (
 )
 from seamgate.credentials.needles import Needles as UsedNeedles
 from seamgate.credentials.needles import PythonNeedles
-from seamgate.errors import GuestProtocolError, PluginError, Reason
+from seamgate.errors import GuestProtocolError, PluginError, Reason, UpstreamProtocolError
 from seamgate.flow import Isolation, Step
 from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, field_problem
 from seamgate.protocol import fields as used
+from seamgate.protocol.heads import RequestHead, ResponseHead
+from seamgate.protocol.http1 import parse_unusual_request_head, parse_unusual_response_head
 
-FIELDS = Fields(special=OF_THE_GATEWAY, written=WRITTEN_HERE, common=(b"accept", b"x"), most=used.MAX_FIELDS)
+FIELDS = Fields(OF_THE_GATEWAY, WRITTEN_HERE, (b"accept", b"x"), used.MAX_FIELDS, RequestHead, ResponseHead)
 
 NAMES = st.sampled_from(
     (
@@ -86,6 +88,85 @@ def test_what_is_no_head_is_not_split(head: bytes) -> None:
     assert FIELDS.split(head) is None
 
 
+# Lines of whole heads: mostly right, so that C has something to read.
+SPECIAL = st.sampled_from(
+    (
+        b"Host: a.test", b"host:a.test:8443", b"Host: caf\xe9", b"Host: ", b"Content-Length: 0", b"content-length: 12",
+        b"Content-Length: 999999999999999", b"Content-Length: 1000000000000000", b"Content-Length: +1",
+        b"Content-Length:", b"Content-Length: 1,1", b"Transfer-Encoding: chunked", b"Transfer-Encoding: Chunked",
+        b"Transfer-Encoding: gzip, chunked", b"Connection: keep-alive", b"Connection: Keep-Alive", b"Connection: close",
+        b"Connection: Close", b"Connection: keep-alive, x", b"Connection: te", b"Keep-Alive: timeout=5",
+        b"TE: trailers",
+        b"Trailer: x", b"Proxy-Authorization: Basic YTpi", b"Proxy-Authorization:", b"Proxy-Connection: keep-alive",
+        b"Expect: 100-continue", b"Upgrade: websocket", b"Connection: upgrade", b"HTTP2-Settings: x",
+        b"WWW-Authenticate: Negotiate", b"Proxy-Authenticate: Basic", b"X: y", b"Accept: */*", b"a b: c", b"bad",
+    )
+)  # fmt: skip
+REQUEST_LINES = st.sampled_from(
+    (
+        b"GET / HTTP/1.1", b"POST /v1/x?y=%20 HTTP/1.1", b"GET / HTTP/1.0", b"HEAD / HTTP/1.1", b"CONNECT a:1 HTTP/1.1",
+        b"OPTIONS * HTTP/1.1", b"PURGE / HTTP/1.1", b"TRACE / HTTP/1.1", b"get / HTTP/1.1", b"GET /  HTTP/1.1",
+        b"GET  / HTTP/1.1", b"GET / HTTP/1.2", b"GET / HTTP/2.0", b"GET / HTTP/1.1 ", b"GET /", b"GET", b"",
+        b"GET  HTTP/1.1",
+        b"GET /\t HTTP/1.1", b"GET /\xe9 HTTP/1.1", b"GET /a HTTP/1.10", b" GET / HTTP/1.1", b"POST http://a/ HTTP/1.1",
+    )
+)  # fmt: skip
+STATUS_LINES = st.sampled_from(
+    (
+        b"HTTP/1.1 200 OK", b"HTTP/1.1 200", b"HTTP/1.1 200 ", b"HTTP/1.0 200 OK", b"HTTP/1.1 204 No",
+        b"HTTP/1.1 304 x",
+        b"HTTP/1.1 100 Continue", b"HTTP/1.1 101 Switching", b"HTTP/1.1 103 Hints", b"HTTP/1.1 401 Who",
+        b"HTTP/1.1 599 x",
+        b"HTTP/1.1 600 x", b"HTTP/1.1 099 x", b"HTTP/1.1 20 x", b"HTTP/1.1 2000 x", b"HTTP/1.1  200 x",
+        b"HTTP/2.0 200 x",
+        b"HTTP/1.1 200\tOK", b"HTTP/1.1 2x0 OK", b"HTTP/1.1", b"", b"HTTP/1.1 200 caf\xe9", b"http/1.1 200 OK",
+    )
+)  # fmt: skip
+
+
+def whole(first: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """Whole heads of these first lines."""
+    lines = st.lists(st.one_of(SPECIAL, SPECIAL, SPECIAL, LINES), max_size=6)
+    return st.builds(lambda first, lines: b"\r\n".join([first, *lines]) + b"\r\n\r\n", first, lines)
+
+
+@given(whole(REQUEST_LINES))
+def test_request_heads_are_read_alike(head: bytes) -> None:
+    """What C reads of a request head is what Python reads; what Python refuses, C does not read."""
+    found = FIELDS.request(head)
+    try:
+        expected = parse_unusual_request_head(head)
+    except GuestProtocolError:
+        assert found is None
+    else:
+        assert found is None or found == expected
+
+
+@given(whole(STATUS_LINES), st.sampled_from(["GET", "HEAD", "POST"]))
+def test_response_heads_are_read_alike(head: bytes, method: str) -> None:
+    """What C reads of a response head is what Python reads; what Python refuses, C does not read."""
+    found = FIELDS.response(head, method)
+    try:
+        expected = parse_unusual_response_head(head, method)
+    except UpstreamProtocolError:
+        assert found is None
+    else:
+        assert found is None or found == expected
+
+
+USUAL = b"Host: a.test\r\nAccept: */*\r\nConnection: keep-alive\r\nProxy-Authorization: Basic YTpi\r\n"
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1", b"POST /v1/x?y=%20 HTTP/1.1", b"CONNECT a:1 HTTP/1.1"])
+@pytest.mark.parametrize("framing", [b"", b"Content-Length: 12\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_usual_heads_are_read_in_c(first: bytes, framing: bytes) -> None:
+    """Heads as clients and upstreams send them need no second reading."""
+    head = first + b"\r\n" + USUAL + framing + b"\r\n"
+    assert FIELDS.request(head) == parse_unusual_request_head(head)
+    head = b"HTTP/1.1 200 OK\r\nDate: now\r\nServer: x\r\nKeep-Alive: timeout=5\r\n" + framing + b"\r\n"
+    assert FIELDS.response(head, "GET") == parse_unusual_response_head(head, "GET")
+
+
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=4).map(tuple))
 def test_fields_are_written_alike(headers: tuple[tuple[bytes, bytes], ...]) -> None:
     """C writes what Python finds no fault with, in the same bytes, and nothing else."""
@@ -107,6 +188,28 @@ NEEDLES = st.lists(st.text("abAB", min_size=1, max_size=24).map(str.encode), max
 def test_needles_are_found_alike(exact: list[bytes], folded: list[bytes], data: bytes) -> None:
     """Any needle, of any length and case, is found wherever it stands, and nothing is found where none stands."""
     assert Needles(exact, folded).found(data) == PythonNeedles(exact, folded).found(data)
+
+
+@given(
+    exact=NEEDLES, folded=NEEDLES, single=st.sampled_from([b"", b"%", b"%b"]),
+    headers=st.lists(st.tuples(ABC, ABC | st.just(b"%"))).map(tuple), names=st.booleans(),
+    texts=st.lists(st.none() | st.text("abAB%\xe9\u20ac?", max_size=20), max_size=2).map(tuple),
+)  # fmt: skip
+def test_needles_are_found_in_heads_alike(
+    exact: list[bytes],
+    folded: list[bytes],
+    single: bytes,
+    headers: tuple[tuple[bytes, bytes], ...],
+    names: bool,
+    texts: tuple[str | None, ...],
+) -> None:
+    """In values, in names where these are asked for, and in texts; never across the border of two of them."""
+    found = Needles(exact, folded, single).found_in(headers, names, texts)
+    assert found == PythonNeedles(exact, folded, single).found_in(headers, names, texts)
+    places = [value for _, value in headers] + [name for name, _ in headers if names]
+    places += [text.encode("ascii", "replace") for text in texts if text is not None]
+    needles = PythonNeedles(exact, folded, single)
+    assert found == any(needles.found(place) for place in places)
 
 
 @given(

@@ -37,7 +37,8 @@ from seamgate.pipeline import Pipeline
 from seamgate.protocol.heads import CHUNKED
 from seamgate.registry import register
 from seamgate.seam import Seam
-from seamgate.upstream.addresses import PUBLIC_ONLY, OwnAddresses
+from seamgate.upstream.addresses import PUBLIC_ONLY
+from seamgate.upstream.destination import OwnAddresses
 from seamgate.upstream.pool import SessionPool
 from seamgate.upstream.pool_key import PoolConfig
 from support.sessions import HeldOpener, lose

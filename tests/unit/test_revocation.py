@@ -13,7 +13,8 @@ from seamgate.credentials.config import CredentialConfig, SourceConfig
 from seamgate.flow import Step
 from seamgate.revocation import Revoked, bound_by, denial_of_sent, denial_of_unsent, revoke, revoked
 from seamgate.seam import IsBound
-from seamgate.upstream.addresses import AddressPermit, OwnAddresses, check_destination, compile_permit
+from seamgate.upstream.addresses import AddressPermit, compile_permit
+from seamgate.upstream.destination import OwnAddresses, check_destination
 
 REQUEST = Request("1", Guest("g"), Target("https", "api.example", 443), "GET", "/v1/x")
 ALLOWED = Verdict(Effect.ALLOW, Reason.ALLOWED, "rule", credentials=("key",))

@@ -17,17 +17,8 @@ import msgspec
 
 from seamgate.audit.layout import native_lines, native_sha256_hex
 from seamgate.audit.link import Link
-from seamgate.audit.record import (
-    LONGEST_MESSAGE,
-    SCHEMA,
-    AuditGap,
-    AuditKind,
-    AuditLine,
-    AuditRecord,
-    GapCause,
-    rounded,
-    with_short_messages,
-)
+from seamgate.audit.parts import LONGEST_MESSAGE, rounded, with_short_messages
+from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause
 from seamgate.audit.sealed import SealedRecord
 from seamgate.errors import AuditError
 

@@ -18,8 +18,8 @@ import msgspec
 from seamgate.address import canonical_address
 from seamgate.audit.config import default_path
 from seamgate.audit.line import parse_time
+from seamgate.audit.parts import WITHHELD
 from seamgate.audit.reading import read_lines
-from seamgate.audit.record import WITHHELD
 from seamgate.audit.view import Filter, parse_moment, printable, read_facts
 from seamgate.cli.policy import _CONFIG, _FILES, _policy_paths
 from seamgate.errors import AuditError, ConfigError, SeamgateError

@@ -85,8 +85,7 @@ class PlaceholderIndex:
 
     def may_hold(self, headers: Headers, query: str | None) -> bool:
         """Return False only if no placeholder stands in the headers and the query: a quick test first."""
-        text = b"\n".join([value for _, value in headers])
-        if self._any_or_basic.found(text):
+        if self._any_or_basic.found_in(headers, False):
             return True
         return query is not None and self._any.found(query.encode("ascii", "replace"))
 

@@ -46,8 +46,8 @@ class RequestScanner:
         # A dictionary for headers and one for paths, because hashing an enumeration's member is slow.
         self._in_headers: dict[tuple[bytes, bytes], tuple[Finding, ...]] = {}
         self._in_paths: dict[bytes, tuple[Finding, ...]] = {}
-        # Basic is always looked into; there are few such requests.
-        self._head = Needles((prefix, *needles), (b"basic ",))
+        # Basic and what is percent-encoded are always looked into; there are few such requests.
+        self._head = Needles((prefix, *needles), (b"basic ",), b"%")
         self._body = Needles(needles or (prefix,))
 
     def __repr__(self) -> str:
@@ -55,14 +55,10 @@ class RequestScanner:
 
     def suspicious(self, request: Request) -> bool:
         """Return whether `findings` is worth its time. Never False for a request that has findings."""
-        parts = [value for _, value in request.headers]
-        parts.append(request.path.encode("ascii", "replace"))
-        if request.query:
-            parts.append(request.query.encode("ascii", "replace"))
-        head = b"\n".join(parts)
-        if head.find(b"%") >= 0 or self._head.found(head):
+        if self._head.found_in(request.headers, False, (request.path, request.query)):
             return True
-        return request.body is not None and self._body_suspicious(request.body)
+        body = request.body
+        return body is not None and self._body_suspicious(body)
 
     def _body_suspicious(self, body: bytes) -> bool:
         return body.find(b"\\u00") >= 0 or body.find(b"%") >= 0 or self._body.found(body)

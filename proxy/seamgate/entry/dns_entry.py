@@ -36,7 +36,7 @@ from seamgate.flow import Guest, Resolution
 from seamgate.pipeline import Pipeline
 from seamgate.seam import Seam
 from seamgate.tasks import spawn
-from seamgate.upstream.addresses import check_addresses
+from seamgate.upstream.destination import check_addresses
 from seamgate.upstream.dns_message import (
     NOERROR,
     NOTIMP,

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
-from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part, refused_part
+from seamgate.audit.parts import guest_part, refused_part
+from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome
 from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
-from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, guest_part, refused_part
+from seamgate.audit.parts import guest_part, refused_part
+from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound
 from seamgate.entry.connections import Connections

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome, guest_part
+from seamgate.audit.parts import guest_part
+from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome
 from seamgate.errors import Reason
 from seamgate.flow import Guest
 from seamgate.seam import Seam

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 from seamgate.address import address_text, canonical_address, canonical_name
-from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord, AuditRequest, guest_part
+from seamgate.audit.parts import guest_part
+from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord, AuditRequest
 from seamgate.config import KvmEntry
 from seamgate.entry.dns_service import DENIED_CODES, judge_name
 from seamgate.entry.netns.names import is_stand_in

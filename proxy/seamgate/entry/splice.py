@@ -21,16 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from seamgate.address import canonical_name
-from seamgate.audit.record import (
-    AuditBytes,
-    AuditKind,
-    AuditRecord,
-    AuditUpstream,
-    Decision,
-    Outcome,
-    connect_part,
-    guest_part,
-)
+from seamgate.audit.parts import connect_part, guest_part
+from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, AuditUpstream, Decision, Outcome
 from seamgate.entry.connections import Connections
 from seamgate.errors import (
     Blame,

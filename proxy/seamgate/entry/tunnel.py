@@ -14,7 +14,8 @@ from time import monotonic
 from typing import Any
 
 from seamgate.address import canonical_name, parse_authority
-from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, connect_part, guest_part
+from seamgate.audit.parts import connect_part, guest_part
+from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import ProxyBinding, TunnelBinding

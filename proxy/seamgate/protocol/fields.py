@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from seamgate.errors import GuestProtocolError, PluginError, ProtocolError, Reason
 from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, Headers, field_problem
+from seamgate.protocol.heads import RequestHead, ResponseHead
 
 if TYPE_CHECKING:
     from seamgate._native import Fields
@@ -41,10 +42,27 @@ def _native() -> Fields | None:
         from seamgate._native import Fields as fields
     except ImportError:  # the sources, where nobody ran `make build`
         return None
-    return fields(special=OF_THE_GATEWAY, written=WRITTEN_HERE, common=_COMMON, most=MAX_FIELDS)
+    return fields(
+        special=OF_THE_GATEWAY,
+        written=WRITTEN_HERE,
+        common=_COMMON,
+        most=MAX_FIELDS,
+        request=RequestHead,
+        response=ResponseHead,
+    )
 
 
 _fields: Final = _native()
+
+
+def usual_request(head: bytes) -> RequestHead | None:
+    """Read a whole request head in one pass, as `parse_request_head` would; None if it is unusual, or not right."""
+    return None if _fields is None else _fields.request(head)
+
+
+def usual_response(head: bytes, method: str) -> ResponseHead | None:
+    """Read a whole response head in one pass, as `parse_response_head` would; None if it is unusual, or not right."""
+    return None if _fields is None else _fields.response(head, method)
 
 
 def split_head(head: bytes, error: type[ProtocolError]) -> tuple[bytes, Headers, Special]:

@@ -21,7 +21,7 @@ from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamP
 from seamgate.flow import Headers
 from seamgate.headers import OF_THE_GATEWAY
 from seamgate.protocol.fields import MAX_FIELDS as MAX_FIELDS
-from seamgate.protocol.fields import split_head, write_checked, write_fields
+from seamgate.protocol.fields import split_head, usual_request, usual_response, write_checked, write_fields
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead
 
 _METHOD = re.compile(rb"[A-Z][A-Z\-]{0,23}\Z")
@@ -46,6 +46,12 @@ def parse_request_head(head: bytes) -> RequestHead:
     Raises:
         GuestProtocolError: it is not well-formed, ambiguous, or of a version or method that is refused.
     """
+    usual = usual_request(head)
+    return parse_unusual_request_head(head) if usual is None else usual
+
+
+def parse_unusual_request_head(head: bytes) -> RequestHead:
+    """Do what `parse_request_head` does, step by step; the first thing that is wrong is what the error says."""
     first, headers, special = split_head(head, GuestProtocolError)
     parts = first.split(b" ")
     if len(parts) != 3 or not _TARGET.match(parts[1]) or parts[2][:5] != b"HTTP/":
@@ -89,6 +95,12 @@ def parse_response_head(head: bytes, method: str) -> ResponseHead:
     Raises:
         UpstreamProtocolError: it is not well-formed or ambiguous.
     """
+    usual = usual_response(head, method)
+    return parse_unusual_response_head(head, method) if usual is None else usual
+
+
+def parse_unusual_response_head(head: bytes, method: str) -> ResponseHead:
+    """Do what `parse_response_head` does, step by step; the first thing that is wrong is what the error says."""
     first, headers, special = split_head(head, UpstreamProtocolError)
     match = _STATUS_LINE.match(first)
     if match is None:

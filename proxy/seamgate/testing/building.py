@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome, guest_part, request_part
+from seamgate.audit.parts import guest_part, request_part
+from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
 from seamgate.config import Config
 from seamgate.errors import Reason
 from seamgate.flow import BodyState, Guest, Headers, Request, Response, Target

@@ -39,7 +39,8 @@ from seamgate.testing.building import AT, make_context, make_request
 from seamgate.testing.judging import BUDGET_S, builtin, policy_plugin, vouched
 from seamgate.testing.memory import join
 from seamgate.testing.recorded import Received, RecordedConnection, RecordedUpstream
-from seamgate.upstream.addresses import OwnAddresses, compile_permit
+from seamgate.upstream.addresses import compile_permit
+from seamgate.upstream.destination import OwnAddresses
 from seamgate.upstream.pool import AnySession, SessionPool
 from seamgate.upstream.pool_key import PoolConfig
 from seamgate.upstream.session import Session

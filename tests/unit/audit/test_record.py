@@ -5,18 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from seamgate.audit.record import (
-    AuditFacts,
-    AuditGuest,
-    AuditKind,
-    AuditLine,
-    AuditRecord,
-    AuditRequest,
-    connect_part,
-    guest_part,
-    query_names,
-    request_part,
-)
+from seamgate.audit.parts import connect_part, guest_part, query_names, request_part
+from seamgate.audit.record import AuditFacts, AuditGuest, AuditKind, AuditLine, AuditRecord, AuditRequest
 from seamgate.flow import Guest, Isolation, Request, Target
 
 TARGET = Target("https", "api.example.com", 443)

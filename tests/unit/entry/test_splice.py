@@ -17,7 +17,8 @@ from seamgate.flow import Guest, Resolution, Target
 from seamgate.pipeline import Pipeline
 from seamgate.registry import register
 from seamgate.seam import Tally
-from seamgate.upstream.addresses import PUBLIC_ONLY, OwnAddresses, check_destination
+from seamgate.upstream.addresses import PUBLIC_ONLY
+from seamgate.upstream.destination import OwnAddresses, check_destination
 from seamgate.verdict import Effect
 
 GUEST = Guest("g", {"team": "research"})

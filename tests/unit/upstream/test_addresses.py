@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from seamgate.address import AddressClass, address_text, classify
 from seamgate.errors import AddressForbidden, ConfigError, Reason, ResolveFailed
-from seamgate.upstream.addresses import (
-    PUBLIC_ONLY,
-    OwnAddresses,
-    check_addresses,
-    check_destination,
-    compile_permit,
-    is_local,
-)
+from seamgate.upstream.addresses import PUBLIC_ONLY, compile_permit, is_local
+from seamgate.upstream.destination import OwnAddresses, check_addresses, check_destination
 
 PUBLIC = "93.184.216.34"
 PUBLIC_6 = "2606:2800:220:1::1"
