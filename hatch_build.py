@@ -40,6 +40,7 @@ COMPILED = (
     "seamgate/outgoing.py",
     "seamgate/paths.py",
     "seamgate/pipeline.py",
+    "seamgate/policy/evaluation.py",
     "seamgate/protocol/fields.py",
     "seamgate/protocol/http1.py",
     "seamgate/protocol/http1_reader.py",

@@ -1,4 +1,4 @@
-/* The module `seamgate._native`: its types come from heads.c, search.c and lines.c. */
+/* The module `seamgate._native`: its types come from heads.c, search.c and lines.c, its functions from the others. */
 #include "native.h"
 
 static int add_types(PyObject *module)
@@ -38,8 +38,17 @@ static int add_sha256(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {Py_mod_exec, add_sha256}, {0, NULL}};
 
+static PyMethodDef functions[] = {
+    {"amend", (PyCFunction)(void (*)(void))seamgate_amend, METH_FASTCALL,
+     "amend(headers, set_headers, removed)\n\nThe fields without those removed or set, then those set."},
+    {"plain_path", seamgate_plain_path, METH_O,
+     "plain_path(text: str) -> bool\n\nWhether a path is canonical and holds no escape."},
+    {0},
+};
+
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
+    .m_methods = functions,
     .m_name = "seamgate._native",
     .m_doc = "The hot path's parts in C; see proxy/native.",
     .m_slots = slots,

@@ -1,7 +1,7 @@
 /* What the hot path has in C: `seamgate._native`. Pure functions over bytes: no I/O, no clock, no policy.
  *
- * Each type has its twin in Python (`protocol/http1.py`, `credentials/needles.py`, `audit/line.py`), which is the specification and runs
- * where nobody built this; property tests hold both to the same answers.
+ * Each has its twin in Python (`protocol/http1.py`, `credentials/needles.py`, `audit/line.py`, `headers.py`, `paths.py`),
+ * which is the specification and runs where nobody built this; property tests hold both to the same answers.
  */
 #ifndef SEAMGATE_NATIVE_H
 #define SEAMGATE_NATIVE_H
@@ -12,6 +12,10 @@
 extern PyType_Spec seamgate_fields_spec;  /* heads.c */
 extern PyType_Spec seamgate_needles_spec; /* search.c */
 extern PyType_Spec seamgate_lines_spec;   /* lines.c */
+
+/* `amend(headers, set_headers, removed) -> headers`, `plain_path(text: str) -> bool`. */
+PyObject *seamgate_amend(PyObject *module, PyObject *const *args, Py_ssize_t given);
+PyObject *seamgate_plain_path(PyObject *module, PyObject *text);
 
 /* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` can be had. */
 int seamgate_find_sha256(void);

@@ -173,7 +173,12 @@ class Answer:
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
-        self._send_head(sum(map(len, waiting)) if whole else CHUNKED)
+        length = CHUNKED
+        if whole:
+            length = 0
+            for piece in waiting:
+                length += len(piece)
+        self._send_head(length)
         for piece in waiting:
             self._guest.send_data(piece)
 

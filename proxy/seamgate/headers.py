@@ -6,10 +6,12 @@ A room of its own below the nouns, so that it can be compiled.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """(name, value) pairs: bytes, names lower-case, order of arrival kept."""
+Amend: TypeAlias = Callable[[Headers, Headers, tuple[bytes, ...]], Headers]
 
 OF_THE_GATEWAY: Final = frozenset(
     (
@@ -25,6 +27,18 @@ _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]{1,256}\Z")
 _VALUE_BYTES: Final = bytes((0x09, *range(0x20, 0x7F), *range(0x80, 0x100)))
 _MOST_NAMES: Final = 4096
 _good_names: set[bytes] = set()
+
+
+def _native() -> Amend | None:
+    try:
+        from seamgate._native import amend
+    except ImportError:  # the sources, where nobody ran `make build`
+        return None
+    return amend
+
+
+_amend: Final = _native()
+_MOST_FIELDS: Final = 1024
 
 
 def field_problem(headers: Headers, *, at_the_writer: bool = False) -> str:
@@ -70,9 +84,13 @@ def join_header(headers: Headers, name: bytes) -> bytes | None:
 
 def apply_amendment(headers: Headers, set_headers: Headers, remove_headers: tuple[bytes, ...]) -> Headers:
     """Return the headers with those removed or replaced; replaced ones move to the end."""
-    if len(set_headers) == 1 and not remove_headers:
-        name = set_headers[0][0]
-        return (*[pair for pair in headers if pair[0] != name], set_headers[0])
+    if _amend is not None and len(headers) <= _MOST_FIELDS:
+        return _amend(headers, set_headers, remove_headers)
+    return amend_in_python(headers, set_headers, remove_headers)
+
+
+def amend_in_python(headers: Headers, set_headers: Headers, remove_headers: tuple[bytes, ...]) -> Headers:
+    """Do what `apply_amendment` does."""
     gone = {name for name, _ in set_headers}
     gone.update(remove_headers)
     return (*[pair for pair in headers if pair[0] not in gone], *set_headers)

@@ -12,6 +12,8 @@ A message says what is wrong and where, and never repeats the path: it goes into
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Final
 
 from seamgate.errors import Reason, TargetError
 
@@ -28,6 +30,22 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 _NEVER_ENCODED = frozenset("\\;")
 
 
+def is_plain_in_python(text: str) -> bool:
+    """Return whether a path is canonical as it stands, without any escape."""
+    return bool(text) and _PLAIN.match(text) is not None and "/." not in text
+
+
+def _fastest() -> Callable[[str], bool]:
+    try:
+        from seamgate._native import plain_path
+    except ImportError:  # the sources, where nobody ran `make build`
+        return is_plain_in_python
+    return plain_path
+
+
+is_plain: Final = _fastest()
+
+
 def canonical_path(text: str) -> str:
     """Return the absolute path with escapes upper-case and only where needed (RFC 3986 6.2.2).
 
@@ -37,7 +55,7 @@ def canonical_path(text: str) -> str:
     Raises:
         TargetError: with reason BAD_PATH; it is relative or ambiguous.
     """
-    if _PLAIN.match(text) and "/." not in text and text:
+    if is_plain(text):
         return text
     allowed = _ALLOWED.match(text)
     if allowed is None:

@@ -136,7 +136,7 @@ class Seam:
         self._ahead: list[Ahead] = []
         self._numbers = itertools.count()
         self._tag = os.urandom(2).hex() + tag
-        self._id_time = -1
+        self._id_from = self._id_until = 0.0
         self._id_prefix = ""
 
     def by_proxy(self, target: Target) -> bool:
@@ -160,14 +160,23 @@ class Seam:
             return addresses
         return check_destination(addresses, target.port, permit, self.own, name=target.host)
 
-    def new_id(self) -> str:
-        """Return a request id: sorts by time, unique over gateways for all practical purposes."""
-        now = int(self.clock() * 1000)
-        if now != self._id_time:
-            self._id_time = now
-            self._id_prefix = f"{now:011x}-{self._tag}-"
+    def new_id(self, now: float | None = None) -> str:
+        """Return a request id: sorts by time, unique over gateways for all practical purposes.
+
+        Args:
+            now: the clock's time in Unix seconds, where the caller has just asked it.
+        """
+        if now is None:
+            now = self.clock()
+        if not self._id_from <= now < self._id_until:
+            self._begin_ids(int(now * 1000))
         number = next(self._numbers)
         return self._id_prefix + _HEX[number >> 12 & 0xFFF] + _HEX[number & 0xFFF]
+
+    def _begin_ids(self, millisecond: int) -> None:
+        """Begin the ids of this millisecond."""
+        self._id_from, self._id_until = millisecond / 1000, (millisecond + 1) / 1000
+        self._id_prefix = f"{millisecond:011x}-{self._tag}-"
 
     @property
     def active(self) -> int:

@@ -170,6 +170,7 @@ class TlsStream:
         self._closing = False
         self._paused = False
         self._lost = False
+        self._partial = False  # whether OpenSSL has a part of a record
 
     # -- as a protocol -----------------------------------------------------------------------------------------------
 
@@ -291,18 +292,22 @@ class TlsStream:
         """Give up all plaintext that is here, as one piece."""
         tls, incoming = self._raw, self._incoming
         pieces: list[bytes] = []
-        piece = b""
         ended = False
+        pending: int = incoming.pending
         try:
-            # OpenSSL keeps decrypted bytes of its own only where a read took less than a whole record.
-            while incoming.pending or (len(piece) == _RECORD_BYTES and tls.pending()):
-                piece = tls.read(_RECORD_BYTES)
+            while pending:
+                # No more plaintext than ciphertext: no 16 KiB are taken for a small record, unless it came in parts.
+                most = _RECORD_BYTES if self._partial or pending > _RECORD_BYTES else pending
+                piece: bytes = tls.read(most)
                 if not piece:
                     ended = True
                     break
                 pieces.append(piece)
+                self._partial = False
+                # OpenSSL keeps plaintext of its own only where a read took less than a whole record.
+                pending = incoming.pending or (tls.pending() if len(piece) == most else 0)
         except ssl.SSLWantReadError:
-            pass
+            self._partial = True
         except ssl.SSLZeroReturnError:
             ended = True
         except ssl.SSLError as error:

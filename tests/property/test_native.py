@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seamgate._native import Fields, Needles
+from seamgate._native import Fields, Needles, amend, plain_path
 from seamgate.audit import layout
 from seamgate.audit.line import LineEncoder, decode_line, hash_line
 from seamgate.audit.record import (
@@ -31,7 +31,8 @@ from seamgate.credentials.needles import Needles as UsedNeedles
 from seamgate.credentials.needles import PythonNeedles
 from seamgate.errors import GuestProtocolError, PluginError, Reason, UpstreamProtocolError
 from seamgate.flow import Isolation, Step
-from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, field_problem
+from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, amend_in_python, field_problem
+from seamgate.paths import canonical_path, is_plain_in_python
 from seamgate.protocol import fields as used
 from seamgate.protocol.heads import RequestHead, ResponseHead
 from seamgate.protocol.http1 import parse_unusual_request_head, parse_unusual_response_head
@@ -210,6 +211,21 @@ def test_needles_are_found_in_heads_alike(
     places += [text.encode("ascii", "replace") for text in texts if text is not None]
     needles = PythonNeedles(exact, folded, single)
     assert found == any(needles.found(place) for place in places)
+
+
+@given(*[st.lists(st.tuples(NAMES, VALUES), max_size=5).map(tuple)] * 2, st.lists(NAMES, max_size=3).map(tuple))
+def test_headers_are_amended_alike(
+    headers: tuple[tuple[bytes, bytes], ...], new: tuple[tuple[bytes, bytes], ...], removed: tuple[bytes, ...]
+) -> None:
+    """Those that are set or removed go, the others stay in order, and those that are set come last."""
+    assert amend(headers, new, removed) == amend_in_python(headers, new, removed)
+
+
+@given(st.text("/a.-%;@~ Z\xe9", max_size=12) | st.text(max_size=8).map(lambda text: f"/{text}"))
+def test_plain_paths_are_known_alike(text: str) -> None:
+    """A path is plain in C if it is plain in Python, and then it is canonical as it is."""
+    assert plain_path(text) == is_plain_in_python(text)
+    assert not plain_path(text) or canonical_path(text) == text
 
 
 @given(

@@ -89,8 +89,8 @@ class RedactionSet:
     """The spellings to look for, prepared once for many redactors. Shows none of them in its repr."""
 
     __slots__ = (
-        "_any", "_any_in_head", "_any_in_lines", "_any_in_names", "_any_wrapped", "_ends", "_in_names", "_names",
-        "_needles", "_wrapped", "longest",
+        "_any", "_any_in_head", "_any_in_lines", "_any_in_names", "_any_wrapped", "_ends", "_ends_wrapped", "_in_names",
+        "_names", "_needles", "_wrapped", "longest",
     )  # fmt: skip
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
@@ -111,6 +111,7 @@ class RedactionSet:
         self._names = tuple(b"[redacted:%s]" % found[form].encode() for form in self._needles)
         # All bytes that can stand at the end of a true beginning of a spelling.
         self._ends = frozenset(byte for form in self._needles for byte in form[:-1])
+        self._ends_wrapped = frozenset(byte for form in in_lines for byte in form[:-1])
         self._wrapped = tuple([_Wrapped(form, b"[redacted:%s]" % name.encode()) for form, name in in_lines.items()])
         # What to look for where there are lines: whoever is there as a whole has both probes.
         probes = [probe for wrapped in self._wrapped for probe in (wrapped.first, wrapped.second)]
@@ -192,6 +193,11 @@ class RedactionSet:
 
     def _open_in_lines(self, data: bytes, start: int) -> int:
         """As `open_end`, of spellings that stand in lines."""
+        last = len(data) - 1
+        while last >= start and (data[last] == 0x0A or data[last] == 0x0D):
+            last -= 1
+        if last < start or data[last] not in self._ends_wrapped:
+            return len(data)  # the last character before the line break is none that a beginning could end with
         pieces: list[bytes] = []
         places: list[int] = []
         for line in data[start:].splitlines(keepends=True):

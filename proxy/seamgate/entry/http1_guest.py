@@ -273,8 +273,9 @@ class Http1Guest:
 
     def _request_for(self, head: RequestHead, bound: Bound, upgrade: str) -> Request:
         seam = self.seam
+        now = seam.clock()
         return Request(
-            seam.new_id(),
+            seam.new_id(now),
             bound.guest,
             bound.target,
             head.method,
@@ -283,7 +284,7 @@ class Http1Guest:
             head.headers,
             None,
             _PENDING if head.body else _ABSENT,
-            seam.clock(),
+            now,
             upgrade,
         )
 

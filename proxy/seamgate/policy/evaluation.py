@@ -31,7 +31,8 @@ from seamgate.policy.explain import Explainer, ban_message, unknown_message
 from seamgate.policy.index import HostIndex, RuleSet, find_allows, find_denies
 from seamgate.policy.model import Exemption, Layer, Policy, Rule
 from seamgate.policy.patterns import covers_readings
-from seamgate.policy.selection import Rate, check_ties, select
+from seamgate.policy.plan import Ban, Decision, Fold, Plan
+from seamgate.policy.selection import check_ties, select
 from seamgate.verdict import Effect, Verdict
 
 CACHED_PLANS = 16384
@@ -42,36 +43,6 @@ _OVERRIDES = frozenset({b"x-http-method-override", b"x-method-override", b"x-htt
 _METHOD_SIZE = 32
 _LAYERS = tuple(Layer)
 _DEFER = Verdict(Effect.DEFER, Reason.ALLOWED, message="The requests through this tunnel are judged one by one.")
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """A verdict, and the rate limits that an allowed request is to be counted against."""
-
-    verdict: Verdict
-    rates: tuple[Rate, ...] = ()
-
-
-class _Ban(msgspec.Struct, frozen=True):
-    """A deny rule that covers guest, target, method and path, with the exemptions that may still lift it."""
-
-    rule: Rule
-    exemptions: tuple[Exemption, ...]
-
-
-class _Plan(msgspec.Struct, frozen=True):
-    """The rules that are left when guest, target, method and path are known."""
-
-    allows: tuple[Rule, ...]
-    bans: tuple[_Ban, ...]
-
-
-class _Fold(msgspec.Struct, frozen=True):
-    """The sum of outcomes. `rule`: the one that decided; `layer`: the one that no rule allows."""
-
-    effect: Effect
-    reason: Reason = Reason.ALLOWED
-    rule: Rule | None = None
-    layer: Layer | None = None
 
 
 _Outcomes = list[tuple[Rule, Outcome]]
@@ -192,7 +163,7 @@ class Evaluator:
 
     def _plan(
         self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: tuple[str, ...]
-    ) -> Decision | _Plan:
+    ) -> Decision | Plan:
         """Return a decision where guest, target, method and path settle it, else the rules that are left."""
         plan = self._rules_for(guest, target, method, path, upgrade, overrides)
         if any(rule.match.conditions for rule in plan.allows):
@@ -203,7 +174,7 @@ class Evaluator:
 
     def _rules_for(
         self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: tuple[str, ...]
-    ) -> _Plan:
+    ) -> Plan:
         allows = tuple(
             rule
             for rule in find_allows(self._allows_of(target), path, guest)
@@ -220,8 +191,8 @@ class Evaluator:
                     each for each in rule.exemptions if self._may_lift(each, guest, target, method, path, overrides)
                 ]
                 if all(each.match.conditions for each in exemptions):
-                    bans.append(_Ban(rule, tuple(exemptions)))
-        return _Plan(allows, tuple(bans))
+                    bans.append(Ban(rule, tuple(exemptions)))
+        return Plan(allows, tuple(bans))
 
     def _covers(self, rule: Rule, guest: Guest, target: Target) -> bool:
         match = rule.match
@@ -246,7 +217,7 @@ class Evaluator:
             and (match.paths is None or covers_readings(match.paths, path))
         )
 
-    def _decide(self, plan: _Plan, request: Request, view: View | None) -> Decision:
+    def _decide(self, plan: Plan, request: Request, view: View | None) -> Decision:
         """Add up what the plan's rules say. Without a view no rule has a condition, and none is asked."""
         banned: _Outcomes = [
             (ban.rule, outcome) for ban in plan.bans if (outcome := _ban_outcome(ban, view)) is not Outcome.NO
@@ -289,7 +260,7 @@ class Evaluator:
         )
         return Decision(verdict, chosen.rates)
 
-    def _denial(self, fold: _Fold, request: Request, view: View | None, explainer: Explainer) -> Verdict:
+    def _denial(self, fold: Fold, request: Request, view: View | None, explainer: Explainer) -> Verdict:
         rule = fold.rule
         if rule is not None and not rule.allows:
             return Verdict(Effect.DENY, fold.reason, rule.id, ban_message(rule, fold.reason, view))
@@ -318,7 +289,7 @@ class Evaluator:
         chosen = select(rules, target, "", self.layers)
         return Verdict(Effect.ALLOW, Reason.ALLOWED, chosen.rule.id, addresses=chosen.addresses, upgrade="tcp")
 
-    def _connect_fold(self, guest: Guest, target: Target, *, shadow: bool) -> _Fold:
+    def _connect_fold(self, guest: Guest, target: Target, *, shadow: bool) -> Fold:
         tcp = target.scheme == "tcp"
         denies = [bucket.tcp if tcp else bucket.connect for bucket in self._denies_of(target)]
         for rule in _rules_of(denies, guest):
@@ -327,15 +298,15 @@ class Evaluator:
                 # lifts a ban, and a ban of anything there is one of the stream.
                 lifts = self._lifts_tcp if tcp else self._may_lift_some
                 if not any(lifts(each, guest, target) for each in rule.exemptions):
-                    return _Fold(Effect.DENY, Reason.RULE_DENIED, rule)
+                    return Fold(Effect.DENY, Reason.RULE_DENIED, rule)
         layers = self.shadow_layers if shadow else self.layers
         missing = dict.fromkeys(layers)
         for rule in _rules_of([bucket.tcp if tcp else bucket.connect for bucket in self._allows_of(target)], guest):
             if rule.layer in missing and (shadow or not rule.audit) and self._covers(rule, guest, target):
                 del missing[rule.layer]
         if missing or not layers:
-            return _Fold(Effect.DENY, Reason.NO_RULE_MATCHED, None, next(iter(missing), None))
-        return _Fold(Effect.DEFER)
+            return Fold(Effect.DENY, Reason.NO_RULE_MATCHED, None, next(iter(missing), None))
+        return Fold(Effect.DEFER)
 
     def _may_lift_some(self, exemption: Exemption, guest: Guest, target: Target) -> bool:
         match = exemption.match
@@ -351,7 +322,7 @@ class Evaluator:
         unread = match.methods is None and match.paths is None and not match.conditions
         return unread and self._may_lift_some(exemption, guest, target)
 
-    def _connect_denial(self, fold: _Fold, guest: Guest, target: Target, explainer: Explainer) -> Verdict:
+    def _connect_denial(self, fold: Fold, guest: Guest, target: Target, explainer: Explainer) -> Verdict:
         if fold.rule is not None:
             return Verdict(Effect.DENY, fold.reason, fold.rule.id, ban_message(fold.rule, fold.reason, None))
         message = explainer.missing_connect(guest, target, fold.layer, self._now)
@@ -415,7 +386,7 @@ def _all_of(conditions: tuple[Condition, ...], view: View | None) -> Outcome:
     return total
 
 
-def _ban_outcome(ban: _Ban, view: View | None) -> Outcome:
+def _ban_outcome(ban: Ban, view: View | None) -> Outcome:
     outcome = _all_of(ban.rule.match.conditions, view)
     if outcome is Outcome.NO:
         return outcome
@@ -432,12 +403,12 @@ def _enforced(outcomes: _Outcomes) -> _Outcomes:
     return [(rule, outcome) for rule, outcome in outcomes if not rule.audit]
 
 
-def _fold(banned: _Outcomes, allowed: _Outcomes, layers: tuple[Layer, ...]) -> _Fold:
+def _fold(banned: _Outcomes, allowed: _Outcomes, layers: tuple[Layer, ...]) -> Fold:
     """Add up outcomes that are not NO. Free of order: of several rules of one kind the first by id is named."""
     for outcome, reason in ((Outcome.YES, Reason.RULE_DENIED), (Outcome.UNKNOWN, Reason.UNEVALUABLE)):
         rule = _first(banned, outcome)
         if rule is not None:
-            return _Fold(Effect.DENY, reason, rule)
+            return Fold(Effect.DENY, reason, rule)
     waiting = _first(banned, Outcome.PENDING)
     for layer in layers:
         mine = [each for each in allowed if each[0].layer is layer]
@@ -447,11 +418,11 @@ def _fold(banned: _Outcomes, allowed: _Outcomes, layers: tuple[Layer, ...]) -> _
         if pending is None:
             unknown = _first(mine, Outcome.UNKNOWN)
             reason = Reason.NO_RULE_MATCHED if unknown is None else Reason.UNEVALUABLE
-            return _Fold(Effect.DENY, reason, unknown, layer)
+            return Fold(Effect.DENY, reason, unknown, layer)
         waiting = waiting or pending
     if not layers:
-        return _Fold(Effect.DENY, Reason.NO_RULE_MATCHED)
-    return _Fold(Effect.ALLOW) if waiting is None else _Fold(Effect.DEFER, Reason.ALLOWED, waiting)
+        return Fold(Effect.DENY, Reason.NO_RULE_MATCHED)
+    return Fold(Effect.ALLOW) if waiting is None else Fold(Effect.DEFER, Reason.ALLOWED, waiting)
 
 
 def _first(outcomes: _Outcomes, wanted: Outcome) -> Rule | None:
@@ -468,5 +439,5 @@ def _choice_pending(allowed: _Outcomes) -> Rule | None:
     return _first(choosing, Outcome.PENDING)
 
 
-def _shadow_pending(shadow: _Fold) -> Rule | None:
+def _shadow_pending(shadow: Fold) -> Rule | None:
     return shadow.rule if shadow.effect is Effect.DEFER else None
