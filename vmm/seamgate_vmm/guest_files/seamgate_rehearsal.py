@@ -2,7 +2,8 @@
 
 A template has run it many times before it is saved, so that what CPython does once (specialise bytecode, fill caches,
 import what is imported late) is shared and not done, and written, by every guest. A warm machine has run it once more,
-so that the pages it touches are mapped. Nothing of it is left but that.
+so that the pages it touches are mapped. Nothing of it is left but that. The more kinds of what agents do are here, the
+fewer pages each has to map and to copy once it runs; a warm machine keeps a page for each page that is written here.
 
 The host puts this file into the guest's view; it is not imported by the host.
 """
@@ -46,6 +47,33 @@ def rehearse():
         pass
     sys.stdout.flush()
     os.environ.get("PATH")
+    Conversation("m", retries=2).run(["x", "y"])
+    time.sleep(0.001)  # all threads wait, and the host is told: another way than that of sleep(0)
+
+
+class Conversation:
+    """What the compiler is shown: the kinds of statements and expressions that agents are made of."""
+
+    def __init__(self, model, *, retries=1, **options):
+        self.model, self.retries, self.turns = model, retries, []
+        self.options = {"max_tokens": 100, **options}
+
+    def run(self, words):
+        started = time.time()
+        while self.retries > 0:
+            try:
+                with open(os.devnull, "wb") as out:
+                    out.write(b"\n".join(f"{w!r} of {self.model:>4}".encode() for w in words if w))
+                self.turns += [{"role": "user", "content": [{"text": "%s-%d" % (w, n)}]} for n, w in enumerate(words)]
+                if started < 1 and self.turns[0]["role"] != "user":
+                    raise ValueError(f"{self.model}: {started}")
+            except (KeyError, ValueError) as error:
+                sys.exit(str(error))
+            else:
+                self.retries -= 1
+            finally:
+                started = max(0.0, time.time() - started)
+        return sorted(((t["role"], len(t["content"])) for t in self.turns[-2:]), key=lambda item: item[1])
 
 
 def rehearse_more():
