@@ -4,7 +4,8 @@
 
 Everything that the emulated machine runs comes from this one: the interpreter with its standard library, pytest, this
 checkout, and the guests' C programs, compiled here. KERNEL.deb is Debian's linux-image for the cloud, as `apt-get
-download` fetches it; nothing is installed. Slow (minutes), so that it is a make target of its own and not in CI.
+download` fetches it; nothing is installed. Slow (minutes), so that it is a make target of its own; that everything is
+there which the tests import is looked at with all others (`test_qemu.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 _SKIPPED = {"test", "site-packages", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo", "pydoc_data"}
 _PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "dnslib", "click", "pygments")
-_DEFAULT_TESTS = ("test_guest.py", "test_python.py", "test_ring.py", "qemu/check_portability.py")
+DEFAULT_TESTS = ("test_guest.py", "test_python.py", "test_ring.py", "qemu/check_portability.py")
 
 
 def _copy(source: Path, root: Path, place: Path | None = None) -> None:
@@ -64,12 +65,23 @@ def _modules(deb: Path, work: Path, root: Path) -> Path:
     return next((unpacked / "boot").glob("vmlinuz-*"))
 
 
-def build(deb: Path, work: Path, tests: list[str]) -> tuple[Path, Path]:
-    """Return the kernel and the first file system of the emulated machine."""
-    root = work / "root"
-    root.mkdir()
-    kernel = _modules(deb, work, root)
-    program = _interpreter(root)
+_BOOT = """\
+import os, sys
+root = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [root + '/../packages', root + '/vmm', root + '/tests']
+os.environ.setdefault('SEAMGATE_TEST_PROGRAMS', '/programs')
+os.environ.setdefault('SEAMGATE_FOREIGN_TEMPLATES', '/foreign')
+os.chdir(root)
+from seamgate_vmm.host import describe
+print(describe(), flush=True)
+import pytest
+tests = [a if a.startswith('-') else 'tests/vmm/' + a for a in sys.argv[1:]]
+sys.exit(pytest.main(['-c', root + '/pytest.ini', '--rootdir', root, *tests]))
+"""
+
+
+def add_checkout(root: Path) -> Path:
+    """Copy the tests, what they test and what they need into `root`; return what runs them there: boot.py TESTS."""
     import pytest
 
     packages = Path(pytest.__file__).resolve().parent.parent
@@ -80,27 +92,32 @@ def build(deb: Path, work: Path, tests: list[str]) -> tuple[Path, Path]:
         if info.name.partition("-")[0] in _PACKAGES:
             _copy(info, root, Path("/packages") / info.name)
     _copy(ROOT / "vmm" / "seamgate_vmm", root, Path("/checkout/vmm/seamgate_vmm"))
-    _copy(ROOT / "tests" / "vmm", root, Path("/checkout/tests/vmm"))
+    for part in ("vmm", "support/__init__.py", "support/kvm.py"):
+        _copy(ROOT / "tests" / part, root, Path("/checkout/tests") / part)
+    (root / "checkout" / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n kvm\naddopts = --import-mode=importlib -p no:cacheprovider -v --color=no\n"
+    )
+    boot = root / "checkout" / "boot.py"
+    boot.write_text(_BOOT)
+    return boot
+
+
+def build(deb: Path, work: Path, tests: list[str]) -> tuple[Path, Path]:
+    """Return the kernel and the first file system of the emulated machine."""
+    root = work / "root"
+    root.mkdir()
+    kernel = _modules(deb, work, root)
+    program = _interpreter(root)
+    add_checkout(root)
     programs = root / "programs"
     programs.mkdir(parents=True)
     _compile_programs(programs, tests)
     _build_foreign(root / "foreign")
-    (root / "checkout" / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n kvm\naddopts = --import-mode=importlib -p no:cacheprovider -v --color=no\n"
-    )
     code = (ROOT / "tests" / "vmm" / "qemu" / "init.c").read_text()
     wanted = ", ".join(f'"{w}"' for w in (str(program), "/checkout/boot.py", *tests))
     code = code.replace('"/bin/sh-less", "run"', f'"{program}", {wanted}')
     (work / "init.c").write_text(code)
     subprocess.run(["gcc", "-O1", "-static", "-o", str(root / "init"), str(work / "init.c")], check=True)
-    (root / "checkout" / "boot.py").write_text(
-        "import os, sys\nsys.path[:0] = ['/packages', '/checkout/vmm', '/checkout/tests']\n"
-        "os.environ['SEAMGATE_TEST_PROGRAMS'] = '/programs'\n"
-        "os.environ['SEAMGATE_FOREIGN_TEMPLATES'] = '/foreign'\n"
-        "os.chdir('/checkout')\nfrom seamgate_vmm.host import describe\nprint(describe(), flush=True)\n"
-        "import pytest\nsys.exit(pytest.main(['-c', '/checkout/pytest.ini', '--rootdir', '/checkout',\n"
-        " *['tests/vmm/' + t for t in sys.argv[1:]]]))\n"
-    )
     image = work / "initrd"
     names = subprocess.run(["find", ".", "-print0"], cwd=root, capture_output=True, check=True).stdout
     with image.open("wb") as out:
@@ -142,7 +159,7 @@ def main() -> int:
     parser.add_argument("kernel", type=Path)
     parser.add_argument("--cpu", default="EPYC")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds")
-    parser.add_argument("--tests", nargs="+", default=list(_DEFAULT_TESTS))
+    parser.add_argument("--tests", nargs="+", default=list(DEFAULT_TESTS))
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="seamgate-qemu-") as folder:
         work = Path(folder)

@@ -59,12 +59,13 @@ class Conversation:
         self.options = {"max_tokens": 100, **options}
 
     def run(self, words):
+        """Have turns, as often as there are retries."""
         started = time.time()
         while self.retries > 0:
             try:
                 with open(os.devnull, "wb") as out:
                     out.write(b"\n".join(f"{w!r} of {self.model:>4}".encode() for w in words if w))
-                self.turns += [{"role": "user", "content": [{"text": "%s-%d" % (w, n)}]} for n, w in enumerate(words)]
+                self.turns += [{"role": "user", "content": [{"text": str(n) + w}]} for n, w in enumerate(words)]
                 if started < 1 and self.turns[0]["role"] != "user":
                     raise ValueError(f"{self.model}: {started}")
             except (KeyError, ValueError) as error:
