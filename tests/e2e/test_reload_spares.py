@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from seamgate import hookimpl
+from seamgate.document import Document
 from seamgate.errors import SeamgateError
+from seamgate.policy.evaluation import Evaluator
+from seamgate.policy.schema import RuleSpec
 from seamgate.registry import PluginContext
 from seamgate.reloading import ReloadReport
 from seamgate_plugins.policy import PolicyPlugin
@@ -174,16 +178,54 @@ async def test_a_stop_while_a_policy_loads(monkeypatch: pytest.MonkeyPatch) -> N
         assert lab.gateway.seam.pipeline.generation == 1
 
 
-async def test_many_rules_load_in_pieces() -> None:
-    """Of thousands of rules no single step of the loading holds the loop up: requests are answered throughout."""
+class Pieces:
+    """Holds the loading up at some of its pieces until it is let go on: a rule that is read, or one that is indexed."""
+
+    held_at = {(kind, number) for kind in ("read", "indexed") for number in (1, 2, 1000, 3999)}
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.arrived: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        self.go_on = threading.Semaphore(0)
+        self._done = {"read": 0, "indexed": 0}
+        self._hold(
+            monkeypatch, Document, "convert_part", lambda document, data, type_, *place: type_ is RuleSpec, "read"
+        )
+        self._hold(monkeypatch, Evaluator, "_add", lambda evaluator, rule: True, "indexed")
+
+    def _hold(
+        self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, is_piece: Callable[..., bool], kind: str
+    ) -> None:
+        step = getattr(owner, name)
+
+        def held(*arguments: Any) -> Any:
+            if is_piece(*arguments):
+                self._done[kind] += 1
+                if (kind, self._done[kind]) in self.held_at:
+                    self.arrived.put((kind, self._done[kind]))
+                    assert self.go_on.acquire(timeout=30)
+            return step(*arguments)
+
+        monkeypatch.setattr(owner, name, held)
+
+
+async def test_many_rules_load_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of rules are read and indexed one by one in a thread, and between any two the loop can answer.
+
+    How many requests that comes to depends on the machine; that none has to wait for the next rule does not.
+    """
     many = [{"id": f"r-{number}", "allow": {"hosts": [f"h{number}.test"]}} for number in range(4000)]
     async with Lab(HttpUpstream(echo)) as lab:
-        client = await lab.tunnel()
-        reloading, answered = _begin_reload(lab, [ALLOW_ALL, *many]), 0
-        while not reloading.done():
+        pieces, client = Pieces(monkeypatch), await lab.tunnel()
+        reloading = _begin_reload(lab, [ALLOW_ALL, *many])
+        seen: set[tuple[str, int]] = set()
+        while len(seen) < len(Pieces.held_at):
+            await lab.until(lambda: not pieces.arrived.empty())
+            seen.add(pieces.arrived.get())
             assert (await client.ask("GET", "/x")).status == 200
-            answered += 1
+            assert lab.gateway.seam.pipeline.generation == 1
+            pieces.go_on.release()
+        assert seen == Pieces.held_at
         await reloading
-        assert answered >= 10
+        assert lab.gateway.seam.pipeline.generation == 2
         assert (await client.ask("GET", "/x")).status == 200
-        await lab.audited(*["GET /x allow allowed 200 complete"] * (answered + 1))
+        await lab.audited(*["GET /x allow allowed 200 complete"] * (len(seen) + 1))
