@@ -8,10 +8,11 @@
 
 static u32 last_id;
 
-static i64 unsupported(u64 number)
+/* Has the host name a call that is refused. */
+static i64 unsupported(u64 number, i64 error)
 {
     host(HOST_UNSUPPORTED, number, 0, 0, 0, 0, 0);
-    return -EOPNOTSUPP_;
+    return error;
 }
 
 i64 sys_socket(u64 family, u64 type, u64 protocol)
@@ -22,7 +23,7 @@ i64 sys_socket(u64 family, u64 type, u64 protocol)
     if (family != AF_INET_ && family != AF_INET6_ && family != AF_UNIX_)
         return -EAFNOSUPPORT_;
     if (kind != SOCK_STREAM_ && kind != SOCK_DGRAM_)
-        return unsupported(41);
+        return unsupported(41, -EOPNOTSUPP_);
     int is_stream = kind == SOCK_STREAM_;
     i64 error = file_new(is_stream ? FILE_STREAM : FILE_DATAGRAM, ((u32)type & O_NONBLOCK_) | 2, &f);
     if (error)
@@ -217,7 +218,7 @@ i64 datagram_write(struct file *f, u64 address, u64 length)
     if (!d->connected)
         return -EDESTADDRREQ_;
     if (d->peer.port != 53)
-        return -ENETUNREACH_; /* names only */
+        return unsupported(44, -ENETUNREACH_); /* names only */
     if (length > DATAGRAM_BYTES)
         return -EMSGSIZE_;
     if (!has_ring())

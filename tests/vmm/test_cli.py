@@ -50,9 +50,26 @@ def test_build_list_inspect_verify(host: Host, template: Loaded, tmp_path: Path)
     raw[-100] ^= 1
     copy.write_bytes(raw)
     result = run(vm, ["template", "verify", "copy"])
+    assert (result.exit_code, "damaged" in result.output) == (1, True)
+    copy.write_bytes(raw[:-4096])
+    result = run(vm, ["template", "verify", "copy"])
+    assert (result.exit_code, "cut short" in result.output) == (1, True)
     copy.unlink()
-    assert result.exit_code == 1
-    assert "damaged" in result.output
+
+
+@pytest.mark.kvm
+def test_one_damaged_template_hides_no_other(host: Host, template: Loaded) -> None:
+    """The list has all that can be read, names what can't, with what to do, and ends with exit code 1."""
+    bad = templates.path_of("bad")
+    bad.write_bytes(b"x" * 5000)
+    try:
+        result = CliRunner().invoke(vm, ["template", "list"])
+        as_json = CliRunner().invoke(vm, ["template", "list", "--json"])
+    finally:
+        bad.unlink()
+    assert result.exit_code == as_json.exit_code == 1
+    assert "test  " in result.stdout and "not a template; build it again" in result.stderr
+    assert template.meta.name in [entry["name"] for entry in json.loads(as_json.stdout)]
 
 
 @pytest.mark.kvm

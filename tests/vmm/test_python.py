@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from seamgate_vmm.guest import Guest, State
 from seamgate_vmm.host import Host
 from seamgate_vmm.image import Mount
 from seamgate_vmm.outcome import Reason
+from seamgate_vmm.ring import Accept
 from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.template import Job, rehearse, restore, view_of
 
-from .conftest import ROOMY, Collect, RunPython, drive
+from .conftest import ROOMY, Collect, Result, RunPython, drive
 
 pytestmark = pytest.mark.kvm
 
@@ -327,3 +329,26 @@ threads = [threading.Thread(target=g, args=(s,)) for s in (0.1, 0.2, 0.3)]
 print([together[s] for s in (0.1, 0.2, 0.3)] == alone)
 """
     assert run_python(code).text == "True\n"
+
+
+def test_refused_sockets_are_named(run_with_ring: Callable[[str, Accept], Result]) -> None:
+    """A raw socket, a family that is not there and a datagram other than a name's question are OSErrors that name what is
+    missing and what has it; the host is told of the calls."""
+    code = (
+        "import socket\n"
+        "def attempt(*arguments, to=None):\n"
+        "    try:\n"
+        "        with socket.socket(*arguments) as s:\n"
+        "            s.sendto(b'x', to)\n"
+        "    except OSError as error:\n"
+        "        print(error)\n"
+        "attempt(socket.AF_INET, socket.SOCK_RAW, 1)\n"
+        "attempt(socket.AF_PACKET, socket.SOCK_DGRAM)\n"
+        "attempt(socket.AF_INET, socket.SOCK_DGRAM, to=('192.0.2.1', 123))\n"
+    )
+    result = run_with_ring(code, lambda _: None)
+    raw, family, datagram = result.text.splitlines()
+    assert "raw sockets are not supported in a guest; seamgate run --isolation netns has it" in raw
+    assert "this family of sockets is not supported in a guest" in family
+    assert "datagrams are not supported in a guest, but for names (port 53)" in datagram
+    assert {"socket", "sendto"} <= set(result.outcome.unsupported)

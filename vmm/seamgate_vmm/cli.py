@@ -113,16 +113,23 @@ def build_command(name: str, venv: Path | None, imports: tuple[str, ...], cpu: s
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @exit_codes
 def list_command(as_json: bool) -> None:
-    """List the templates that exist."""
-    found = [_summary(templates.inspect(n)) for n in templates.names()]
+    """List the templates that exist. Exit status 1 if one of them can't be read; the others are listed."""
+    found, refused = [], []
+    for name in templates.names():
+        try:
+            found.append(_summary(templates.inspect(name)))
+        except TemplateError as error:
+            refused.append(str(error))
     if as_json:
         click.echo(json.dumps(found))
-        return
-    for entry in found:
+    for entry in () if as_json else found:
         modules = f", {len(entry['imports'])} more imports" if entry["imports"] else ""
         click.echo(f"{entry['name']:20} {entry['stored_bytes'] / MIB:7.1f} MiB  {entry['created']}{modules}")
-    if not found:
+    if not (found or refused or as_json):
         click.echo("none yet; `seamgate vm template build` makes one")
+    for reason in refused:
+        click.echo(f"seamgate: {reason}", err=True)
+    sys.exit(_NO if refused else 0)
 
 
 @template_group.command("inspect")
@@ -146,8 +153,10 @@ def verify_command(name: str) -> None:
     """Check every digest of a template, and whether it fits this machine. Exit status 1 if not."""
     path = templates.path_of(name)
     host = open_host()
-    meta = templates.inspect(name)
+    if not path.exists():
+        templates.inspect(name)  # says which there are
     try:
+        meta = templates.inspect(name)
         check_fits(path, meta, host)
         load(path, host).close()
     except TemplateError as error:

@@ -51,7 +51,9 @@ async def run_isolated(run: Run, isolation: str, say: Callable[[str], None], exp
     if isolation == "kvm":
         try:
             return await run_in_microvm(run, find_python(run.command, run.template), _say_nothing, explain)
-        except (NotPython, PrerequisiteMissing) as missing:
+        except NotPython as missing:
+            raise PrerequisiteMissing(f"--isolation kvm: {missing}") from missing
+        except PrerequisiteMissing as missing:
             raise PrerequisiteMissing(f"--isolation kvm: {missing}; or use --isolation netns") from missing
     if isolation == "auto":
         return await _run_in_the_strongest(run, say, explain)

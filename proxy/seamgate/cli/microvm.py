@@ -88,7 +88,10 @@ def find_python(command: Sequence[str], template: str = "") -> PythonProgram:
             return PythonProgram(found, f"venv-{hashlib.sha256(os.fsencode(venv)).hexdigest()[:12]}", venv, folder)
         if candidate.resolve() == Path(getattr(sys, "_base_executable", sys.executable)).resolve():
             return PythonProgram(found, DEFAULT_TEMPLATE, None, folder)
-    raise NotPython(f"{interpreter} is not the Python that Seamgate runs on; make a virtual environment of it")
+    raise NotPython(
+        f"{interpreter} is not the Python that Seamgate runs on; make a virtual environment of it, or use "
+        "--isolation netns"
+    )
 
 
 def _interpreters(program: Path) -> Iterator[Path]:

@@ -20,8 +20,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 _SKIPPED = {"test", "site-packages", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo", "pydoc_data"}
-_PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "dnslib", "click", "pygments")
-DEFAULT_TESTS = ("test_guest.py", "test_python.py", "test_ring.py", "qemu/check_portability.py")
+_PACKAGES = (
+    "pytest",
+    "_pytest",
+    "py",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "dnslib",
+    "click",
+    "pygments",
+    "cryptography",
+    "cffi",
+)
+DEFAULT_TESTS = (
+    "test_guest.py",
+    "test_python.py",
+    "test_ring.py",
+    "test_confinement.py",
+    "qemu/check_portability.py",
+    "qemu/check_groups.py",
+)
 
 
 def _copy(source: Path, root: Path, place: Path | None = None) -> None:
@@ -88,6 +107,8 @@ def add_checkout(root: Path) -> Path:
     for name in _PACKAGES:
         source = packages / name if (packages / name).exists() else packages / f"{name}.py"
         _copy(source, root, Path("/packages") / source.name)
+    for native in (*packages.glob("_cffi_backend*"), *packages.glob("cffi.libs")):  # what cryptography loads
+        _copy(native, root, Path("/packages") / native.name)
     for info in packages.glob("*.dist-info"):
         if info.name.partition("-")[0] in _PACKAGES:
             _copy(info, root, Path("/packages") / info.name)
@@ -109,6 +130,9 @@ def build(deb: Path, work: Path, tests: list[str]) -> tuple[Path, Path]:
     kernel = _modules(deb, work, root)
     program = _interpreter(root)
     add_checkout(root)
+    for module in (root / "packages").rglob("*.so"):
+        for library in _libraries(module):
+            _copy(library, root)
     programs = root / "programs"
     programs.mkdir(parents=True)
     _compile_programs(programs, tests)

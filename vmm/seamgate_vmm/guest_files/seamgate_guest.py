@@ -351,6 +351,32 @@ def _clear_refusals():
 
     socket.socket.bind = no_bind
     socket.socket.listen = no_listen
+    _name_refused_sockets()
+
+
+def _name_refused_sockets():
+    whats = {errno.EOPNOTSUPP: "raw sockets are", errno.EAFNOSUPPORT: "this family of sockets is"}
+    make, send_to = socket.socket.__init__, socket.socket.sendto
+
+    def named_make(self, *args, **kwargs):
+        try:
+            make(self, *args, **kwargs)
+        except OSError as error:
+            what = whats.get(error.errno)
+            if what is None:
+                raise
+            raise OSError(error.errno, f"{what} not supported in a guest; {_INSTEAD}") from None
+
+    def named_send_to(self, *args):
+        try:
+            return send_to(self, *args)
+        except OSError as error:
+            if error.errno != errno.ENETUNREACH:
+                raise
+            text = f"datagrams are not supported in a guest, but for names (port 53); {_INSTEAD}"
+            raise OSError(error.errno, text) from None
+
+    socket.socket.__init__, socket.socket.sendto = named_make, named_send_to
 
 
 def install():
