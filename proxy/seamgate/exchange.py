@@ -46,7 +46,8 @@ HELD_BYTES: Final = 65536
 _NOTHING: Final[tuple[Headers, str | None]] = ((), None)
 MOST_SESSIONS_LOST: Final = 3
 """How many sessions may die under one request before anything of an answer came."""
-# A member of an enumeration costs a look-up in its class and its base classes each time: these are asked for often.
+# A member of an enumeration costs a look-up in its class and its base classes each time, an imported name one in the
+# module: these are asked for often.
 _ALLOW: Final = Effect.ALLOW
 _ALLOWED: Final = Decision.ALLOW
 _DENIED: Final = Decision.DENY
@@ -54,6 +55,12 @@ _BEGIN: Final = AuditKind.BEGIN
 _REQUEST: Final = AuditKind.REQUEST
 _COMPLETE: Final = Outcome.COMPLETE
 _PENDING: Final = BodyState.PENDING
+_Record: Final = AuditRecord
+_monotonic: Final = monotonic
+_guest_part: Final = guest_part
+_NO_REASON: Final = Reason.ALLOWED
+_RESOLVE_FAILED: Final = Reason.RESOLVE_FAILED
+_TIMED_OUT: Final = Reason.UPSTREAM_TIMEOUT
 # How what was allowed may end without our having refused it after all.
 _NOT_OURS: Final = frozenset(
     (Reason.GUEST_GONE, Reason.GUEST_TIMEOUT, *[each for each in Reason if each.blame is Blame.UPSTREAM])
@@ -82,7 +89,7 @@ class Exchange:
         self._pipeline = seam.pipeline
         self._upload = Upload(body, seam.held, request.guest.id)
         self._interim = Interim(guest_side, self._upload, expects=expects_continue)
-        self._started = monotonic()
+        self._started = _monotonic()
         self._stage: int = JUDGING
         self._verdict: Verdict = NO_OPINION
         self._steps: list[Step] = []
@@ -253,7 +260,7 @@ class Exchange:
             self._resolved(known)
         else:
             found = self._pipeline.resolve_name(target.host, self._steps)
-            self._waiting.then(found, self._resolved, self._seam.limits.resolve_timeout_s, Reason.RESOLVE_FAILED)
+            self._waiting.then(found, self._resolved, self._seam.limits.resolve_timeout_s, _RESOLVE_FAILED)
 
     def _resolved(self, resolution: Resolution | None) -> None:
         """Check every address, then take a session to one of them."""
@@ -278,11 +285,12 @@ class Exchange:
     # -- credentials, session ------------------------------------------------------------------------------------------
 
     def _acquire(self, *, fresh: bool = False) -> None:
+        request = self.request
         found = self._seam.pool.acquire(
-            self.request.target, self._addresses, self.request.guest, self._pipeline.generation, fresh=fresh
+            request.target, self._addresses, request.guest, self._pipeline.generation, fresh=fresh
         )
         patience_s = self._seam.pool.queue_timeout_s + self._seam.limits.connect_timeout_s * 2
-        self._waiting.then(found, self._got_session, patience_s, Reason.UPSTREAM_TIMEOUT)
+        self._waiting.then(found, self._got_session, patience_s, _TIMED_OUT)
 
     def _got_session(self, session: UpstreamSide) -> None:
         self._session = session
@@ -399,7 +407,7 @@ class Exchange:
         self._interim.stop()
         self._upload.forget()
         self._stage = RESPONDING
-        self._first_byte_ms = (monotonic() - self._started) * 1000
+        self._first_byte_ms = (_monotonic() - self._started) * 1000
         secrets: tuple[tuple[str, bytes], ...] = ()
         if self._pipeline.redacts_supplies and self._supplies:
             secrets = tuple([(each.credential, value) for each in self._supplies for value in each.secrets])
@@ -560,11 +568,11 @@ class Exchange:
         why = self._ending or verdict
         reason = why.reason
         terminal, answer = outcome is not None, self._answer
-        return AuditRecord(
+        return _Record(
             time=self._seam.clock(),
             kind=kind,
             id=request.id,
-            guest=guest_part(request.guest),
+            guest=_guest_part(request.guest),
             entry=self._entry,
             request=self._asked(reason),
             verdict=self._decision,
@@ -577,7 +585,7 @@ class Exchange:
             upstream=self._session_facts,
             status=self._status,
             bytes=AuditBytes(self._upload.body_bytes, 0 if answer is None else answer.body_bytes) if terminal else None,
-            duration_ms=(monotonic() - self._started) * 1000 if terminal else None,
+            duration_ms=(_monotonic() - self._started) * 1000 if terminal else None,
             first_byte_ms=self._first_byte_ms,
             outcome=outcome,
             steps=tuple(self._steps) if terminal else (),
@@ -586,7 +594,7 @@ class Exchange:
 
     def _asked(self, reason: Reason) -> AuditRequest:
         """Return the request's part of a record; both records of an allowed request have the same."""
-        if self._audited is None or self._audited_for is not self.request or reason is not Reason.ALLOWED:
+        if self._audited is None or self._audited_for is not self.request or reason is not _NO_REASON:
             self._audited = request_part(self.request, self._seam.query_mode, reason)
             self._audited_for = self.request
         return self._audited

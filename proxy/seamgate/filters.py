@@ -7,6 +7,7 @@ that raises or overruns ends the exchange: `PluginError`, which the exchange tur
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Final
 
 from seamgate.errors import PluginError, Reason, SeamgateError
 from seamgate.flow import Direction, Request, Response, Step
@@ -15,6 +16,11 @@ from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline, PluginStats
 from seamgate.protocol.coding import Decoder, open_decoder
 from seamgate.verdict import Verdict
+
+# A Final of the module is read at once; an imported name is looked up each time.
+_now_ns: Final = perf_counter_ns
+_REQUEST: Final = Direction.REQUEST
+_RESPONSE: Final = Direction.RESPONSE
 
 
 class Filters:
@@ -68,7 +74,7 @@ class Filters:
 
     def _pass_head(self, inspectors: list[tuple[str, Inspector]], headers: Headers) -> Headers:
         for plugin, inspector in inspectors:
-            start = perf_counter_ns()
+            start = _now_ns()
             given = headers
             try:
                 headers = inspector.head(given)
@@ -94,7 +100,7 @@ class Filters:
         data = b""
         for plugin, inspector in self._inspectors:
             passed = self._pass(plugin, inspector, data) if data else b""
-            start = perf_counter_ns()
+            start = _now_ns()
             try:
                 data = passed + inspector.flush()
             except Exception as error:
@@ -111,7 +117,7 @@ class Filters:
         data = self._decoder.finish() if self._decoder is not None else b""
         for plugin, inspector in self._inspectors:
             passed = self._pass(plugin, inspector, data) if data else b""
-            start = perf_counter_ns()
+            start = _now_ns()
             try:
                 data = passed + inspector.finish()
             except Exception as error:
@@ -120,7 +126,7 @@ class Filters:
         return data
 
     def _pass(self, plugin: str, inspector: Inspector, data: bytes) -> bytes:
-        start = perf_counter_ns()
+        start = _now_ns()
         try:
             passed = inspector.feed(data)
         except Exception as error:
@@ -129,7 +135,7 @@ class Filters:
         return passed
 
     def _check(self, plugin: str, start_ns: int) -> None:
-        spent_ns = perf_counter_ns() - start_ns
+        spent_ns = _now_ns() - start_ns
         stats = self._stats.get(plugin)
         if stats is not None:
             stats.calls += 1
@@ -181,7 +187,7 @@ def open_request_filters(
         UndecodableError: the content coding is not known.
         PluginError: a plugin or an inspector failed.
     """
-    opened = pipeline.open_inspectors(request, None, Direction.REQUEST, verdict, steps)
+    opened = pipeline.open_inspectors(request, None, _REQUEST, verdict, steps)
     if not opened:
         return None, request.headers
     return open_filters(opened, request.headers, budget_s, stats=pipeline.inspector_stats)
@@ -212,7 +218,7 @@ def open_response_filters(
     """
     filters: Filters | None = None
     for trusted in (True, False):
-        opened = pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, steps, trusted=trusted)
+        opened = pipeline.open_inspectors(request, response, _RESPONSE, verdict, steps, trusted=trusted)
         if trusted and own:
             opened = own + opened
         if opened:
@@ -229,7 +235,7 @@ def open_response_filters(
 def looks_at(pipeline: Pipeline, request: Request, response: Response, verdict: Verdict) -> bool:
     """Whether any plugin would inspect this response: asked of those with the capability `secrets` first."""
     return any(
-        pipeline.open_inspectors(request, response, Direction.RESPONSE, verdict, [], trusted=trusted)
+        pipeline.open_inspectors(request, response, _RESPONSE, verdict, [], trusted=trusted)
         for trusted in (True, False)
     )
 

@@ -47,9 +47,11 @@ DEFAULT_BUDGET_S = 0.25
 or an accidental scan trips it, and short enough that other guests are not starved."""
 
 _ALLOW: Final = Effect.ALLOW
+_DENY: Final = Effect.DENY
 # What is asked for several times a request, without a look-up by name each time.
 _now_ns: Final = perf_counter_ns
 _step: Final = Step
+_Verdict: Final = Verdict
 
 
 class PluginStats:
@@ -201,13 +203,13 @@ class Pipeline:
             start = _now_ns()
             try:
                 verdict = call.ask(arguments)
-                if type(verdict) is Verdict and verdict.effect is Effect.DENY:
+                if type(verdict) is _Verdict and verdict.effect is _DENY:
                     stats.denials += 1
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises denies
                 verdict = self._failed(call, error)
             spent_ns = _now_ns() - start
             stats.total_ns += spent_ns
-            if verdict is not None and type(verdict) is not Verdict:
+            if verdict is not None and type(verdict) is not _Verdict:
                 verdict = self._failed(call, TypeError(f"it returned a {type(verdict).__name__}"))
             if spent_ns > self._budget_ns:
                 overrun = _overrun(call, spent_ns)

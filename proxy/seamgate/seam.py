@@ -226,11 +226,12 @@ class Seam:
         self.journal.append(record)
         tally = self.tallies[record.entry, record.kind, record.verdict, record.reason]
         tally.count += 1
-        if record.duration_ms is not None:
-            tally.duration_ms += record.duration_ms
-        if record.bytes is not None:
-            tally.request_bytes += record.bytes.request_body
-            tally.response_bytes += record.bytes.response_body
+        duration_ms, size = record.duration_ms, record.bytes
+        if duration_ms is not None:
+            tally.duration_ms += duration_ms
+        if size is not None:
+            tally.request_bytes += size.request_body
+            tally.response_bytes += size.response_body
         if self.pipeline.observes:
             self.pipeline.request_done(record, denied=denied)
 

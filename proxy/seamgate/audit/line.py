@@ -12,6 +12,7 @@ import re
 import time
 from datetime import datetime
 from hashlib import sha256
+from typing import Final
 
 import msgspec
 
@@ -25,7 +26,10 @@ from seamgate.errors import AuditError
 GENESIS = "0" * 64
 """What the first line of a journal names as its predecessor."""
 
-_SCHEMA_BYTES = SCHEMA.encode()
+# A Final of the module is read at once; an imported name is looked up each time.
+_SCHEMA_BYTES: Final = SCHEMA.encode()
+_LONGEST: Final = LONGEST_MESSAGE
+_Sealed: Final = SealedRecord
 _START = re.compile(rb'\{"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","time":"')
 _GAP_MARK = b'"kind":"gap"'
 _BREAKS = frozenset({GapCause.TAIL_MISSING, GapCause.PATH_REPLACED, GapCause.CHAIN_BROKEN})
@@ -33,8 +37,8 @@ _FACTS = AuditLine.__struct_fields__[5:]
 _decoder = msgspec.json.Decoder(AuditLine)
 
 
-_EMPTY = sha256()
-_sha256_hex = native_sha256_hex()
+_EMPTY: Final = sha256()
+_sha256_hex: Final = native_sha256_hex()
 
 
 class LineEncoder:
@@ -51,9 +55,9 @@ class LineEncoder:
 
     def encode(self, record: AuditRecord, seq: int, prev: str) -> bytes:
         """Return the record's line, line feed included; messages are cut to a bounded length."""
-        if type(record) is SealedRecord:
+        if type(record) is _Sealed:
             return b'{"seq":%d,"prev":"%b",%b' % (seq, prev.encode(), record.tail)
-        if len(record.message) > LONGEST_MESSAGE or len(record.would_deny) > LONGEST_MESSAGE:
+        if len(record.message) > _LONGEST or len(record.would_deny) > _LONGEST:
             record = with_short_messages(record)
         if self._native is not None:
             milliseconds = int(record.time * 1000)

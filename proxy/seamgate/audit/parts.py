@@ -24,6 +24,8 @@ _LONGEST_QUERY_NAME: Final = 64
 _LONGEST_PATH: Final = 2048
 _LONGEST_QUERY: Final = 8192
 LONGEST_MESSAGE: Final = 1024
+_SECRET_LEAVING: Final = Reason.SECRET_LEAVING  # asked of each request: a look-up in the class is slow
+_Request: Final = AuditRequest
 WITHHELD: Final = "[withheld]"
 """Stands for a path that may hold a credential's real value."""
 
@@ -40,16 +42,16 @@ def request_part(request: Request, query_mode: str = "names", reason: Reason | N
     Of a request that is refused because a credential's real value stands in it, neither path nor query is kept.
     """
     target = request.target
-    if reason is Reason.SECRET_LEAVING:
-        return AuditRequest(request.method, target.scheme, target.host, target.port, WITHHELD)
+    if reason is _SECRET_LEAVING:
+        return _Request(request.method, target.scheme, target.host, target.port, WITHHELD)
     method, path, query = request.method, request.path, request.query
     if len(path) > _LONGEST_PATH:
         path = cut_text(path, _LONGEST_PATH)
     if not query or query_mode == "none":
-        return AuditRequest(method, target.scheme, target.host, target.port, path)
+        return _Request(method, target.scheme, target.host, target.port, path)
     if query_mode == "full":
-        return AuditRequest(method, target.scheme, target.host, target.port, path, (), cut_text(query, _LONGEST_QUERY))
-    return AuditRequest(method, target.scheme, target.host, target.port, path, query_names(query))
+        return _Request(method, target.scheme, target.host, target.port, path, (), cut_text(query, _LONGEST_QUERY))
+    return _Request(method, target.scheme, target.host, target.port, path, query_names(query))
 
 
 def cut_text(text: str, longest: int) -> str:

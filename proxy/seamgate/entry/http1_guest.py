@@ -40,6 +40,11 @@ LINGER_S: Final = 2.0
 """How long a connection that ends with a refusal stays open for the guest to read it."""
 
 OnConnect = Callable[["Http1Guest", RequestHead], None]
+# A Final of the module is read at once; an imported name is looked up each time.
+_NEED_DATA: Final = NEED_DATA
+_RequestHead: Final = RequestHead
+_Request: Final = Request
+_monotonic: Final = monotonic
 _PENDING: Final = BodyState.PENDING
 _ABSENT: Final = BodyState.ABSENT
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -96,7 +101,7 @@ class Http1Guest:
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
-        self._active_at = monotonic()
+        self._active_at = _monotonic()
         if self._websocket is not None:
             self._websocket.on_guest_data(data)
             return
@@ -190,14 +195,14 @@ class Http1Guest:
         if self._discarding or self._body_paused or (self._stuck_at and exchange is None):
             return False
         event = self._reader.next_event()
-        if event is NEED_DATA:
+        if event is _NEED_DATA:
             return False
         if type(event) is bytes:
             if exchange is not None:
                 exchange.on_body(event)
             else:
                 self._drain(event)
-        elif isinstance(event, RequestHead):
+        elif type(event) is _RequestHead:
             self._begin(event)
         elif isinstance(event, Trailers):
             if exchange is not None:
@@ -274,7 +279,7 @@ class Http1Guest:
     def _request_for(self, head: RequestHead, bound: Bound, upgrade: str) -> Request:
         seam = self.seam
         now = seam.clock()
-        return Request(
+        return _Request(
             seam.new_id(now),
             bound.guest,
             bound.target,

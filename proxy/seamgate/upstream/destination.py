@@ -16,6 +16,9 @@ from seamgate.address import address_text, canonical_address, embedded_addresses
 from seamgate.errors import AddressForbidden, ConfigError, Reason, ResolveFailed
 from seamgate.upstream.addresses import PUBLIC_ONLY, AddressPermit, describe, is_local, is_permitted, is_public
 
+# A Final of the module is read at once; an imported name is looked up each time.
+_is_public: Final = is_public
+_is_permitted: Final = is_permitted
 _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 
 
@@ -95,7 +98,7 @@ def check_addresses(
     if not addresses:
         raise ResolveFailed(f"{name or 'the name'} has no address")
     for text in addresses:
-        if not is_public(text) and not is_permitted(text, permitted):
+        if not _is_public(text) and not _is_permitted(text, permitted):
             raise AddressForbidden(f"{name} leads to {describe(text)}" if name else f"the address is {describe(text)}")
     return addresses
 

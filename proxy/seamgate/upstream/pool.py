@@ -103,12 +103,23 @@ class _Bucket:
         return bool(coming) and (self.multiplexes is None or len(self.waiters) < MOST_STREAMS * coming)
 
 
+def _share(config: PoolConfig, most: int) -> int:
+    """How many of so many requests at once may be one guest's."""
+    return most if config.isolation == "guest" else max(1, int(most * config.guest_share))
+
+
 class SessionPool:
     """All buckets of one gateway."""
 
     def __init__(self, opener: SessionOpener, config: PoolConfig, *, response_timeout_s: float) -> None:
         self._opener = opener
         self._config = config
+        # What each request asks for, without a look into the configuration.
+        self._isolation = config.isolation
+        self._max_age_s = config.max_age_s
+        self._queue_timeout_s = config.queue_timeout_s
+        self._share_of_sessions = _share(config, config.sessions_per_origin)
+        self._share_of_streams = _share(config, config.sessions_per_origin * MOST_STREAMS)
         self._response_timeout_s = response_timeout_s
         self._buckets: dict[PoolKey, _Bucket] = {}
         self._keys: dict[tuple[Target, str, int], PoolKey] = {}
@@ -147,7 +158,7 @@ class SessionPool:
             UpstreamError: none could be opened, or none became free in time (UPSTREAM_BUSY).
         """
         bucket = self._bucket(target, guest, generation)
-        patience_s = self._config.queue_timeout_s
+        patience_s = self._queue_timeout_s
         if not bucket.shares.enter(guest.id, self._share_of(bucket)):
             return self._take_turn(bucket, addresses, guest.id, patience_s, fresh=fresh)
         found = self._acquire(bucket, addresses, guest.id, patience_s, fresh=fresh)
@@ -172,9 +183,7 @@ class SessionPool:
 
     def _share_of(self, bucket: _Bucket) -> int:
         """How many requests of one guest may have, or wait for, a session of this bucket."""
-        config = self._config
-        most = config.sessions_per_origin * (MOST_STREAMS if bucket.multiplexes else 1)
-        return most if config.isolation == "guest" else max(1, int(most * config.guest_share))
+        return self._share_of_streams if bucket.multiplexes else self._share_of_sessions
 
     async def _take_turn(
         self, bucket: _Bucket, addresses: tuple[str, ...], guest: str, patience_s: float, *, fresh: bool
@@ -244,7 +253,7 @@ class SessionPool:
     @property
     def queue_timeout_s(self) -> float:
         """How long a request waits for a session of a full bucket."""
-        return self._config.queue_timeout_s
+        return self._queue_timeout_s
 
     @property
     def preconnects(self) -> bool:
@@ -270,12 +279,12 @@ class SessionPool:
         return bucket
 
     def _group(self, guest: Guest) -> str:
-        isolation = self._config.isolation
+        isolation = self._isolation
         return guest.id if isolation == "guest" else guest.group if isolation == "group" else ""
 
     def _take(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Lent | None:
         """Take the idle session that was used last, so that the others can grow old; or a stream of a shared one."""
-        oldest = monotonic() - self._config.max_age_s
+        oldest = monotonic() - self._max_age_s
         for shared in bucket.shared:
             if shared.usable and shared.room > 0 and shared.opened_at >= oldest and shared.address in addresses:
                 return shared.lend()

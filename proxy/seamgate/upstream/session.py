@@ -12,7 +12,7 @@ import itertools
 import ssl
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from seamgate.errors import Reason, SeamgateError, TlsFailed, UpstreamError
 from seamgate.flow import Headers, Request
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from seamgate.exchange import Exchange
 
 _numbers = itertools.count(1)
+# A Final of the module is read at once; an imported name is looked up each time.
+_NEED_DATA: Final = NEED_DATA
+_ResponseHead: Final = ResponseHead
 
 
 class Session:
@@ -191,9 +194,9 @@ class Session:
             event = reader.next_event()
             if type(event) is bytes:
                 exchange.on_data(event)
-            elif event is NEED_DATA:
+            elif event is _NEED_DATA:
                 return
-            elif isinstance(event, ResponseHead):
+            elif type(event) is _ResponseHead:
                 if event.status < 200:
                     exchange.on_informational(event)
                     if self.raw is not None:
