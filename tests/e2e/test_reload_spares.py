@@ -21,7 +21,7 @@ from seamgate.registry import PluginContext
 from seamgate.reloading import ReloadReport
 from seamgate_plugins.policy import PolicyPlugin
 from support.lab import ALLOW_ALL, Lab
-from support.reloads import OTHERS_ONLY, Streams, audited_as_revoked, begin_stream, cut_within, reload
+from support.reloads import OTHERS_ONLY, Streams, audited_as_revoked, begin_stream, cut, reload
 from support.upstream import HttpUpstream, echo
 
 
@@ -98,7 +98,7 @@ async def test_a_slow_clock_cuts_nothing() -> None:
         assert overruns == [1]
         report = reload(lab, [OTHERS_ONLY], late)
         assert (report.revoked_requests, report.revoked_tunnels) == (1, 1)
-        await cut_within(client, h)
+        await cut(client, h)
         record, _ = await lab.audited(
             "GET /stream deny revoked 200 truncated", f"CONNECT {lab.authority()} deny revoked 200 aborted"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from time import monotonic
 from typing import Any
 
 from seamgate.audit.record import AuditRecord
@@ -15,7 +14,6 @@ from support.client import Client
 from support.lab import Lab, _merged
 from support.upstream import Talk
 
-AT_ONCE_S = 1.0
 OTHERS_ONLY = {"id": "others", "allow": {"hosts": ["other.test"], "ports": ["1-65535"]}}
 NO_STREAMS = {"id": "no-streams", "deny": {"hosts": ["**"], "paths": ["/stream"], "ports": ["1-65535"]}}
 
@@ -53,13 +51,11 @@ async def begin_stream(client: Client, path: str = "/stream", *, method: str = "
     return h
 
 
-async def cut_within(client: Client, h: Any, limit_s: float = AT_ONCE_S) -> None:
-    """Assert that the stream ends soon, and that nobody could take its end for a clean one."""
-    started = monotonic()
+async def cut(client: Client, h: Any) -> None:
+    """Assert that the stream ends, and that nobody could take its end for a clean one."""
     event = await client.event(h)
     assert type(event).__name__ == "ConnectionClosed"
     assert h.their_state.__name__ != "DONE"
-    assert monotonic() - started < limit_s
 
 
 def audited_as_revoked(record: AuditRecord, *, rule: str = "", generation: int = 2) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -69,8 +68,6 @@ def test_other_text_is_left_alone(text: str) -> None:
 
 
 def test_large_hostile_json_takes_linear_time() -> None:
-    """Sixteen megabytes of quotes and escapes are a matter of a second or two."""
-    start = time.perf_counter()
-    swap(json.dumps(["\\\\\\"] * 500_000))
-    swap('["' + "\\\\" * 1_000_000 + '"]')
-    assert time.perf_counter() - start < 10
+    """A megabyte of quotes and escapes is a matter of a moment; in quadratic time the suite's limit would end them."""
+    for text in (json.dumps(["\\\\\\"] * 100_000), '["' + "\\\\" * 200_000 + '"]'):
+        assert swap(text) == text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 
 import pytest
 from dnslib import QTYPE, RCODE, RR, DNSRecord
@@ -124,17 +123,14 @@ def test_extended_error_is_quoted_safely() -> None:
 
 
 def test_more_records_than_any_answer_has_are_not_read() -> None:
-    """Records beyond the limit are not looked at, however many there are, and the reading stays quick."""
+    """Records beyond the limit are not looked at, however many there are: not even nonsense there is noticed."""
     record = b"\xc0\x0c" + struct.pack("!HHIH", TYPE_A, 1, 60, 4)
-    count = 4000
     message = bytearray(reply(query=build_query("a.example", TYPE_A, 0x1234, edns=False)))
-    message[6:8] = struct.pack("!H", count)
-    for number in range(count):
+    message[6:8] = struct.pack("!H", 4000)
+    for number in range(MAX_RECORDS):
         message += record + struct.pack("!I", 0x08000000 + number)
-    started = time.perf_counter()
-    answer = read(bytes(message), max_addresses=10_000)
+    answer = read(bytes(message + b"\xff" * 40_000), max_addresses=10_000)
     assert len(answer.addresses) == MAX_RECORDS
-    assert time.perf_counter() - started < 1
 
 
 @pytest.mark.parametrize(
