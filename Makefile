@@ -45,7 +45,7 @@ test-fast: build ## the part without sockets and real clients
 SEED ?= 1
 RUNS ?= 2000
 simulate: $(STAMP) ## the gateway under a virtual clock: SEED=1 RUNS=2000 random schedules of faults
-	PYTHONPATH=tests:proxy:plugins $(BIN)/python -m simulation.run --seed $(SEED) --runs $(RUNS)
+	PYTHONPATH=tests:proxy:plugins $(BIN)/python -m simulation.run --seed $(SEED) --runs $(RUNS) --jobs 0
 
 FUZZ_S ?= 60
 FUZZ ?= $(shell sed -n 's/^    "\([a-z0-9_]*\)": \[.*/\1/p' tests/fuzz/seeds.py)

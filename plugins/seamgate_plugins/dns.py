@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -210,20 +209,19 @@ _RESULTS = ("hits", "misses", "coalesced", "negative", "stale", "prefetched", "r
 class _Metrics(Collector):
     """The cache's counters, read when they are scraped, so that the hot path only adds integers."""
 
-    def __init__(self, cache: DnsCache, *, asks_elsewhere: bool) -> None:
-        self._cache = cache
+    def __init__(self, plugin: DnsPlugin) -> None:
+        self._plugin = plugin
         # What is asked of the cache that all workers share is counted there; here are those that it never saw.
-        self._results = ("hits", "coalesced", "negative") if asks_elsewhere else _RESULTS
-        self._asks_elsewhere = asks_elsewhere
+        self._results = ("hits", "coalesced", "negative") if plugin.asks_elsewhere else _RESULTS
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters by result, and the sizes."""
-        cache = self._cache
+        cache = self._plugin.cache
         lookups = CounterMetricFamily("seamgate_dns_lookups", "Names asked of the DNS cache.", labels=["result"])
         for result in self._results:
             lookups.add_metric([result], getattr(cache, result))
         yield lookups
-        if self._asks_elsewhere:
+        if self._plugin.asks_elsewhere:
             return
         yield GaugeMetricFamily("seamgate_dns_cached_names", "Names in the DNS cache.", value=len(cache))
         yield GaugeMetricFamily("seamgate_dns_pending_lookups", "Look-ups under way.", value=cache.pending)
@@ -242,28 +240,26 @@ class PluginContext(Protocol):
     def shared(self) -> _Names | None: ...  # noqa: D102
 
 
-_shared: WeakValueDictionary[bytes, DnsCache] = WeakValueDictionary()
-"""Caches by configuration: a reload that leaves `dns` as it is keeps the warm cache of the generation before."""
-
-
 class DnsPlugin:
     """Resolves names through one shared cache.
 
     Attributes:
         cache: what it remembers, and its counters.
+        asks_elsewhere: whether the cache is a worker's view of that which all workers share.
     """
 
     def __init__(self, context: PluginContext) -> None:
-        config = _dns_config(context)
-        key = msgspec.json.encode(config, order="sorted")
-        cache = _shared.get(key)
-        if cache is None:
-            shared = context.shared
-            if shared is not None:  # then this is a worker's view of the cache that the supervisor has
-                config = msgspec.structs.replace(config, serve_stale_s=0.0, prefetch=False)
-            cache = _shared[key] = DnsCache(config, shared if shared is not None else Resolver(config))
-        self.cache = cache
-        self._asks_elsewhere = context.shared is not None
+        config, shared = _dns_config(context), context.shared
+        self._settings = config
+        if shared is not None:  # then this is a worker's view of the cache that the supervisor has
+            config = msgspec.structs.replace(config, serve_stale_s=0.0, prefetch=False)
+        self.cache = DnsCache(config, shared if shared is not None else Resolver(config))
+        self.asks_elsewhere = shared is not None
+
+    def go_on_from(self, before: DnsPlugin) -> None:
+        """Keep the warm cache of the generation before, where a reload leaves the settings as they are."""
+        if self._settings == before._settings and self.asks_elsewhere is before.asks_elsewhere:
+            self.cache = before.cache
 
     async def answer_name(self, name: str) -> Answer:
         """Answer a worker: the supervisor of several asks this on their behalf."""
@@ -277,7 +273,7 @@ class DnsPlugin:
     @hookimpl
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Export the cache's counters."""
-        registry.register(_Metrics(self.cache, asks_elsewhere=self._asks_elsewhere))
+        registry.register(_Metrics(self))
 
 
 def _dns_config(context: PluginContext) -> DnsConfig:

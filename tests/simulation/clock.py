@@ -11,9 +11,14 @@ import time
 
 
 class Clock:
-    """Seconds since the simulation began; never goes back."""
+    """Seconds since the simulation began; never goes back within one."""
 
     def __init__(self) -> None:
+        self.now_s = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Another simulation begins, at the same time as each."""
         self.now_s = 1000.0
 
     def monotonic(self) -> float:

@@ -96,7 +96,7 @@ class Guest:
             raise Cut("refused")
         inner = Line()
         failed: list[Exception] = []
-        context = self._places["context"]
+        context = self._places["contexts"]["http/1.1"]
         stream = TlsStream(inner, context=context, server_hostname=host, on_failure=lambda e: _ended(inner, failed, e))
         transport: Any = line.transport
         transport.set_protocol(stream)

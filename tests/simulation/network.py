@@ -74,7 +74,7 @@ class Endpoint(asyncio.Transport):
         self._reading = True
         self._paused_writing = False
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
-        self._pump: asyncio.TimerHandle | None = None
+        self._pump: asyncio.Handle | None = None
         self._stalled = False
 
     def __repr__(self) -> str:
@@ -186,7 +186,8 @@ class Endpoint(asyncio.Transport):
 
     def _pump_soon(self, delay_s: float) -> None:
         if self._pump is None and not self._stalled:
-            self._pump = self.network.loop.call_later(delay_s, self._move)
+            loop = self.network.loop
+            self._pump = loop.call_later(delay_s, self._move) if delay_s else loop.call_soon(self._move)
 
     def _move(self) -> None:
         """Deliver one piece, or the end."""
@@ -227,7 +228,7 @@ class Endpoint(asyncio.Transport):
     def _take(self) -> bytes:
         first = self._out[0]
         size = self.network.rng.randint(1, self._weather.most_bytes) if self._weather.most_bytes < 1 << 16 else 1 << 20
-        size = max(size, self._out_bytes // 64)  # or a large body would cost more than all the rest
+        size = max(size, self._out_bytes // 12)  # or a large body would cost more than all the rest
         piece, rest = first[:size], first[size:]
         if rest:
             self._out[0] = rest

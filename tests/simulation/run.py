@@ -6,14 +6,19 @@ The first thing that it does is to replace the clocks; the gateway's modules are
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
+import json
 import logging
 import os
 import sys
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulation.clock import install
+
+GIVE_UP_AFTER = 20
+"""Failed seeds: whoever looks into them needs no more."""
 
 
 def main() -> int:
@@ -21,6 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1, help="processes; 0: one for each processor")
     parser.add_argument("--trace", action="store_true", help="print what each seed came to")
     options = parser.parse_args()
     real_clock = perf_counter
@@ -28,30 +34,84 @@ def main() -> int:
 
     import structlog
 
-    from simulation.referee import faults
-    from simulation.world import Folder, simulate
+    from simulation.shared import Folder
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    failed = requests = 0
+    seeds = range(options.seed, options.seed + options.runs)
+    jobs = min(options.jobs or os.cpu_count() or 1, options.runs)
     with Folder() as folder:
+        gc.collect()
+        gc.freeze()
         started = real_clock()
-        for seed in range(options.seed, options.seed + options.runs):
-            try:
-                outcome = simulate(seed, folder)
-                found = faults(outcome)
-                requests += outcome.gateway.seam.requests_total
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's
-                outcome, found = None, [f"{type(error).__name__}: {error}"]
-            if options.trace and outcome is not None:
-                print(f"seed {seed}: {summary(outcome)}")
-            if found:
-                failed += 1
-                print(f"seed {seed} fails; again with: make simulate SEED={seed} RUNS=1")
-                for each in found:
-                    print(f"  {each}")
+        counts = _in_processes(seeds, jobs, folder, options.trace)
     took_s = real_clock() - started
-    print(f"{options.runs} simulations, {requests} requests, {failed} failed, {took_s:.1f} s")
-    return 1 if failed else 0
+    print(f"{counts.runs} simulations, {counts.requests} requests, {counts.failed} failed, {took_s:.1f} s")
+    return 1 if counts.failed or counts.runs < options.runs else 0
+
+
+class Counts(NamedTuple):
+    """What a process did."""
+
+    runs: int
+    requests: int
+    failed: int
+
+
+def _in_processes(seeds: range, jobs: int, folder: Any, trace: bool) -> Counts:
+    """Share the seeds out. What is made already is every child's without being made again."""
+    if jobs == 1:
+        return _run_all(seeds, folder, trace)
+    children = [_child(seeds[first::jobs], folder, trace) for first in range(jobs)]
+    counts = [Counts(0, 0, 1)] * jobs  # of one that died
+    for place, (pid, reader) in enumerate(children):
+        with os.fdopen(reader) as told:
+            text = told.read()
+        os.waitpid(pid, 0)
+        if text:
+            counts[place] = Counts(*json.loads(text))
+    return Counts(*(sum(column) for column in zip(*counts, strict=True)))
+
+
+def _child(seeds: range, folder: Any, trace: bool) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    counts = Counts(0, 0, 1)
+    try:
+        os.close(reader)
+        counts = _run_all(seeds, folder, trace)
+    finally:
+        sys.stdout.flush()
+        os.write(writer, json.dumps(counts).encode())
+        os._exit(0)
+
+
+def _run_all(seeds: range, folder: Any, trace: bool) -> Counts:
+    from simulation.referee import faults
+    from simulation.world import simulate
+
+    runs = requests = failed = 0
+    for seed in seeds:
+        runs += 1
+        try:
+            outcome = simulate(seed, folder)
+            found = faults(outcome)
+            requests += outcome.gateway.seam.requests_total
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's
+            outcome, found = None, [f"{type(error).__name__}: {error}"]
+        if trace and outcome is not None:
+            print(f"seed {seed}: {summary(outcome)}")
+        if found:
+            failed += 1
+            print(f"seed {seed} fails; again with: make simulate SEED={seed} RUNS=1")
+            for each in found:
+                print(f"  {each}")
+        if failed >= GIVE_UP_AFTER:
+            break
+    return Counts(runs, requests, failed)
 
 
 def summary(outcome: Any) -> str:

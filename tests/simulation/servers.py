@@ -15,8 +15,8 @@ from dnslib import QTYPE, RCODE, RR, A, DNSRecord
 
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.streams import TlsStream
+from simulation.chance import upstream_context
 from simulation.network import Network
-from support.certificates import server_context
 from support.line import Cut, Line
 
 SECRET = "sk-live-4f9a7c1be23d58a60e917b3d"
@@ -70,7 +70,7 @@ class Upstreams:
 
     def _tls(self, name: str) -> TlsStream:
         def choose(_: ClientHello) -> Any:
-            return server_context(name)
+            return upstream_context(name, "http/1.1")
 
         return TlsStream(_Accepted(self), choose=choose, on_failure=lambda _: None)
 

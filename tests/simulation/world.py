@@ -7,13 +7,9 @@ has the referee look (`simulation.referee`). Only the network, the clock and the
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
-import tempfile
 from collections.abc import Mapping
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +17,23 @@ import msgspec
 
 from seamgate import Request, hookimpl
 from seamgate.audit.record import AuditRecord
-from seamgate.ca.store import init_ca
-from seamgate.config import Config, parse_config
+from seamgate.config import Config
 from seamgate.errors import SeamgateError
 from seamgate.gateway import Gateway
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline
 from seamgate.registry import load_plugins, register
+from simulation.chance import CHANCE, Ordered
 from simulation.clock import CLOCK
 from simulation.disk import Disk
-from simulation.guests import TOKEN, Guest
+from simulation.guests import Guest
 from simulation.loop import VirtualLoop
 from simulation.network import Network
-from simulation.servers import SECRET, Ledger, NameServer, Upstreams
-from support.certificates import guest_context, write_upstream_ca
+from simulation.servers import Ledger, NameServer, Upstreams
+from simulation.shared import Folder
 
 LONGEST_S = 20_000.0
 """Virtual seconds after which something hangs: the longest of all time limits is 60 s."""
-EVERYWHERE = {"hosts": ["**.sim"], "schemes": ["http", "https"]}
 
 
 class Same:
@@ -106,9 +101,11 @@ class SimulatedGateway(Gateway):
     """The gateway, with a plugin that no entry point offers."""
 
     chaos: Chaos
+    folder: Folder
 
     def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:
-        plugins = (*load_plugins(config, generation, self._clock, aside=aside), register("chaos", self.chaos))
+        ready = self.folder.aside(config, generation)
+        plugins = (*load_plugins(config, generation, self._clock, aside=ready), register("chaos", self.chaos))
         return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
 
 
@@ -129,38 +126,6 @@ class Outcome(msgspec.Struct):
     journal_closed: bool
 
 
-def _quicken() -> None:
-    """Look at what is installed once, not for each gateway: that took half of the time."""
-    distribution: Any = metadata.Distribution
-    installed: Any = metadata
-    installed.entry_points = lru_cache(metadata.entry_points)
-    distribution.metadata = property(lru_cache(distribution.metadata.fget))
-
-
-class Folder:
-    """What all simulations of a process share on the disk: keys, tokens, the CA. `with Folder() as folder:`"""
-
-    def __init__(self) -> None:
-        memory = Path("/dev/shm")
-        self._kept = tempfile.TemporaryDirectory(prefix="sim-", dir=memory if memory.is_dir() else None)
-        self.path = Path(self._kept.name)
-
-    def __enter__(self) -> Folder:
-        _quicken()
-        init_ca(self.path / "ca")
-        write_upstream_ca(self.path)
-        # The system's bundle of roots takes 75 ms to read, for each gateway.
-        os.environ["SSL_CERT_FILE"] = str(self.path / "upstream-ca.pem")
-        os.environ["SSL_CERT_DIR"] = str(self.path)
-        for name, text in (("key", SECRET), ("token", TOKEN)):
-            (self.path / name).write_text(text)
-            (self.path / name).chmod(0o600)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kept.cleanup()
-
-
 def simulate(seed: int, folder: Folder) -> Outcome:
     """Run one seed.
 
@@ -169,11 +134,13 @@ def simulate(seed: int, folder: Folder) -> Outcome:
     """
     rng = random.Random(seed)
     random.seed(seed)
+    CLOCK.restart()
+    CHANCE.restart(seed)
     before = len(os.listdir("/proc/self/fd"))
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
-        outcome = loop.run_until_complete(_limited(seed, rng, loop, folder.path))
+        outcome = loop.run_until_complete(_limited(seed, rng, loop, folder))
         # What is on its way when everybody has left arrives, or does not.
         loop.run_until_complete(asyncio.sleep(1000.0))
         outcome.tasks = [task.get_name() for task in asyncio.all_tasks(loop)]
@@ -188,12 +155,12 @@ def simulate(seed: int, folder: Folder) -> Outcome:
     return outcome
 
 
-async def _limited(seed: int, rng: random.Random, loop: VirtualLoop, folder: Path) -> Outcome:
+async def _limited(seed: int, rng: random.Random, loop: VirtualLoop, folder: Folder) -> Outcome:
     async with asyncio.timeout(LONGEST_S):
         return await _run(seed, rng, loop, folder)
 
 
-async def _run(seed: int, rng: random.Random, loop: VirtualLoop, folder: Path) -> Outcome:
+async def _run(seed: int, rng: random.Random, loop: VirtualLoop, folder: Folder) -> Outcome:
     calm = rng.random() < 0.2
     roughness, failing = (0.0, 0.0) if calm else (rng.random() * 0.3, rng.choice((0.0, 0.005, 0.02, 0.1)))
     network = loop.network = Network(loop, rng, roughness)
@@ -201,12 +168,14 @@ async def _run(seed: int, rng: random.Random, loop: VirtualLoop, folder: Path) -
     ledger = Ledger()
     upstreams = Upstreams(network, rng, ledger, lying=0.0 if calm else rng.random() * 0.5)
     names = NameServer(network, rng, failing)
-    journal = folder / f"audit-{seed}.jsonl"
-    gateway = SimulatedGateway(_config(rng, folder, journal, 1), clock=CLOCK.unix)
+    journal = folder.journal()
+    gateway = SimulatedGateway(folder.config(rng, journal, 1), clock=CLOCK.unix)
+    gateway.folder = folder
     gateway.chaos = Chaos(rng, failing)
     with Disk(rng) as disk:
         await gateway.start()
-        places = {**gateway.addresses, "context": guest_context(gateway.ca_path)}
+        _in_order(gateway)
+        places = {**gateway.addresses, "contexts": folder.contexts}
         guests = [Guest(number, network, rng, places, ledger) for number in range(rng.randint(1, 5))]
         tasks = [loop.create_task(guest.run(), name=f"guest {number}") for number, guest in enumerate(guests)]
         if not calm:
@@ -221,9 +190,15 @@ async def _run(seed: int, rng: random.Random, loop: VirtualLoop, folder: Path) -
     )  # fmt: skip
 
 
+def _in_order(gateway: Any) -> None:
+    for holder, name in ((gateway.connections, "all"), (gateway.seam, "under_way"), (gateway.seam, "tunnels")):
+        assert not getattr(holder, name)
+        setattr(holder, name, Ordered())
+
+
 async def _stopped(gateway: Gateway, rng: random.Random) -> bool:
     """Stop, at once or after all has become quiet."""
-    await asyncio.sleep(rng.choice((0.0, 200.0)))
+    await asyncio.sleep(rng.choice((0.0, 0.0, 0.0, 200.0)))
     await gateway.stop(grace_s=rng.choice((0.0, 10.0)))
     return True
 
@@ -236,72 +211,10 @@ async def _weather(rng: random.Random, disk: Disk) -> None:
         disk.full, disk.slow_s = False, 0.0
 
 
-async def _reloads(rng: random.Random, gateway: Gateway, folder: Path, journal: Path) -> None:
+async def _reloads(rng: random.Random, gateway: Gateway, folder: Folder, journal: Path) -> None:
     for number in range(rng.randint(0, 3)):
         await asyncio.sleep(rng.choice((0.001, 0.05, 2.0)))
         try:
-            gateway.reload(_config(rng, folder, journal, number, broken=rng.random() < 0.2))
+            gateway.reload(folder.config(rng, journal, number, broken=rng.random() < 0.2))
         except SeamgateError:
             pass  # the old one stays in force
-
-
-def _config(rng: random.Random, folder: Path, journal: Path, turn: int, *, broken: bool = False) -> Config:
-    """Dice a configuration; `/flip/` is allowed in each other one, `/deny/` and what is not named in none."""
-
-    def allows(name: str, **more: Any) -> dict[str, Any]:
-        return {"id": name, "allow": {**EVERYWHERE, "paths": [f"/{name}/*"]}, **more}
-
-    rules = [
-        allows("ok"),
-        {"id": "key", "allow": {**EVERYWHERE, "hosts": ["key.sim"], "paths": ["/key/*"]}, "credential": "key"},
-        allows("judged", when="request.json.ok == true"),
-        {"id": "no", "deny": {**EVERYWHERE, "paths": ["/deny/*"]}},
-    ]
-    if turn % 2:
-        rules.append(allows("flip"))
-    rng.shuffle(rules)
-    policy = folder / f"policy-{turn % 2}{'-broken' if broken else ''}.yaml"
-    policy.write_text(json.dumps({"seamgate": 1, "rules": [*rules, {"id": "x"}] if broken else rules}))
-    credential = {
-        "source": {"file": str(folder / "key")}, "inject": {"header": "x-api-key"}, "hosts": ["key.sim"],
-        "allow_http": True,
-    }  # fmt: skip
-    return parse_config(
-        json.dumps(
-            {
-                "entries": {
-                    "proxy": {"listen": "127.0.0.1:0", "guest": "g"},
-                    "base_url": {
-                        "listen": "127.0.0.1:0", "guest": "g", "routes": {"api": "http://key.sim"},
-                        "hosts": ["key.sim"],
-                    },
-                },
-                "ca": {"dir": str(folder / "ca")},
-                "policies": [policy.name],
-                "plugins": ["policy", "dns", {"name": "credentials", "capabilities": ["secrets"]}],
-                "guests": {"g": {"token": {"file": str(folder / "token")}}},
-                "credentials": {"key": credential},
-                "audit": {
-                    "path": str(journal), "fsync": "never", "denials_per_minute": rng.choice((5, 1000)),
-                    "max_size_bytes": rng.choice((4096, 1 << 20)), "keep": 1000,
-                },
-                "dns": {
-                    "hosts_file": False, "servers": ["93.184.216.53:53"], "timeout_s": 3.0, "attempts": 2,
-                    "addresses": {"dead.sim": ["93.184.216.9"]},
-                },
-                "http2": {"guests": False, "upstreams": False},
-                "limits": {
-                    "head_timeout_s": 10.0, "idle_timeout_s": 20.0, "body_timeout_s": 15.0, "response_timeout_s": 30.0,
-                    "held_bytes": rng.choice((50_000, 1 << 30, 1 << 30)), "judged_body_bytes": 50_000,
-                    "connections": rng.choice((2, 100, 1000, 1000)),
-                },
-                "pool": {
-                    "sessions_per_origin": rng.choice((1, 3, 256)), "preconnect": rng.random() < 0.5,
-                    "isolation": rng.choice(("guest", "group")), "queue_timeout_s": 5.0,
-                },
-                "upstream_tls": {"origins": [{"hosts": ["*.sim"], "ca": str(folder / "upstream-ca.pem")}]},
-            }
-        ),
-        "seamgate.yaml",
-        base=folder,
-    )  # fmt: skip

@@ -264,10 +264,20 @@ def test_plugin_is_vouched_for_and_exports_counters() -> None:
 
 
 def test_plugin_keeps_its_cache_over_a_reload() -> None:
-    """The next generation with the same settings takes over the warm cache; with other settings it does not."""
-    first = DnsPlugin(context())
-    assert DnsPlugin(context()).cache is first.cache
-    assert DnsPlugin(context({"max_ttl_s": 5})).cache is not first.cache
+    """The next generation with the same settings takes over the warm cache and its metrics; with others not."""
+    first, second, other = DnsPlugin(context()), DnsPlugin(context()), DnsPlugin(context({"max_ttl_s": 5}))
+    registry = CollectorRegistry()
+    second.register_metrics(registry)
+    for later in (second, other):
+        later.go_on_from(first)
+    assert second.cache is first.cache and other.cache is not first.cache
+    first.cache.hits = 3
+    assert registry.get_sample_value("seamgate_dns_lookups_total", {"result": "hits"}) == 3
+
+
+def test_two_gateways_share_no_cache() -> None:
+    """What one gateway of a process resolved is nothing that another one knows, however alike their settings are."""
+    assert DnsPlugin(context()).cache is not DnsPlugin(context()).cache
 
 
 def test_odd_options_are_refused() -> None:
