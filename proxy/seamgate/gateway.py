@@ -364,8 +364,9 @@ class Gateway:
     def _sweep(self) -> None:
         """Once a second: whatever has been silent for too long."""
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_EVERY_S, self._sweep)
-        self.connections.sweep()
-        self.seam.pool.sweep()
+        now = time.monotonic()
+        self.connections.sweep(now)
+        self.seam.pool.sweep(now)
         if not self._journal.healthy:
             self._journal.flush()
         self._watch_journal()

@@ -272,14 +272,13 @@ async def test_windows_are_no_trick() -> None:
 
 async def test_streams_that_never_end_time_out() -> None:
     """A body that stops coming, a field block that never ends, a preface that never comes."""
-    limits = {"limits": {"body_timeout_s": 0.02, "head_timeout_s": 0.02}}
-    async with Lab(HttpUpstream(echo), settings=limits) as lab:
+    async with Lab(HttpUpstream(echo)) as lab:
         slow_body, slow_head = await tunnel(lab), await tunnel(lab)
         stream = await slow_body.begin("/", method="POST")
         await slow_head.raw(wire.write_frame(wire.HEADERS, 0, 1, b""))
         await lab.until(lambda: bool(lab.upstream.lines))
-        await asyncio.sleep(0.05)
-        lab.gateway.connections.sweep()
+        await lab.until(lambda: any(each.core.in_head for each in lab.gateway.connections.all))  # type: ignore[attr-defined]
+        lab.age_guests(121)
         assert (await slow_body.answer(stream)).reason == "guest_timeout"
         assert await goaway(slow_head) >= 0
         await claimed(lab, 2)
@@ -287,18 +286,19 @@ async def test_streams_that_never_end_time_out() -> None:
 
 async def test_a_guest_that_leaves_its_answers_unread_is_ended() -> None:
     """Closed windows hold an upstream no longer than an idle connection may last."""
-    limits = {"limits": {"idle_timeout_s": 0.02}}
 
     async def app(talk: Any) -> None:
         await talk.respond(200, bytes(4 << 20))
 
-    async with Lab(H2Upstream(app), settings=limits, credential=False) as lab:
+    async with Lab(H2Upstream(app), credential=False) as lab:
         guest = await tunnel(lab)
         guest.opens_windows = False
         stream = await guest.begin("/", ended=True)
         await guest.until(lambda: len(guest.replies[stream].body) == 65535)
-        await asyncio.sleep(0.05)
-        lab.gateway.connections.sweep()
+        connection: Any
+        (connection,) = lab.gateway.connections.all
+        await lab.until(lambda: all(each.full_at for each in connection._streams.values()))
+        lab.age_guests(301)
         reply = await guest.answer(stream)
         assert not reply.whole and reply.reset == 2
         await lab.audited("GET / allow guest_timeout 200 truncated")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -32,24 +31,29 @@ DRIPS = {"1xx": b"HTTP/1.1 102 Processing\r\n\r\n", "a head": b"x"}
 async def test_an_upstream_gains_no_time_before_its_answer(what: str) -> None:
     """What is not the final head's end is silence: neither 1xx responses nor a head byte by byte put off a timeout."""
 
+    dripped = 0
+
     async def script(line: Line) -> None:
+        nonlocal dripped
         await line.request()
         if what == "a head":
             await line.send(b"HTTP/1.1 200 OK\r\nx: ")
         while not line.lost:
             await line.send(DRIPS[what])
-            await asyncio.sleep(0.02)
+            dripped += 1
+            await asyncio.sleep(0.001)
 
-    settings = {"limits": {"response_timeout_s": 0.2}}
-    async with Lab(RawUpstream(script), settings=settings, credential=False) as lab:
+    async with Lab(RawUpstream(script), credential=False) as lab:
         client = await lab.tunnel()
-        started = monotonic()
         await client.send(client.request("GET", "/x"))
         await (await lab.upstream.connection()).seen(b"GET /x")
-        await asyncio.sleep(0.3)
-        lab.gateway.seam.pool.sweep()
+        (bucket,) = lab.gateway.seam.pool._buckets.values()
+        (session,) = bucket.busy
+        asked_at = session.active_at
+        await lab.until(lambda: dripped >= 5 and session.answered)
+        assert session.active_at == asked_at
+        lab.age_upstreams(901)
         assert (await client.answer()).reason == "upstream_timeout"
-        assert monotonic() - started < 2
         await lab.audited("GET /x allow upstream_timeout 504 failed")
 
 
@@ -74,22 +78,20 @@ async def test_as_many_informational_responses_as_are_allowed() -> None:
 # -- guests that take their time ---------------------------------------------------------------------------------------
 
 
-def age(lab: Lab, seconds: float) -> None:
-    """Let the sweeper look as if it were so much later."""
-    for connection in [*lab.gateway.connections.all]:
-        connection.check_deadline(monotonic() + seconds)
-
-
 async def test_a_head_has_its_time_from_its_first_byte() -> None:
     """A header now and then gains a guest nothing: the head is late as a whole."""
-    settings = {"limits": {"head_timeout_s": 0.2}}
-    async with Lab(HttpUpstream(echo), settings=settings) as lab:
+    async with Lab(HttpUpstream(echo)) as lab:
         client = await lab.proxy()
         await client.send(b"GET http://api.test/ HTTP/1.1\r\nhost: api.test\r\n")
-        for _ in range(8):
-            await asyncio.sleep(0.05)
-            await client.send(b"x: y\r\n")
-        lab.gateway.connections.sweep()
+        await lab.until(lambda: bool(lab.gateway.connections.all))
+        connection: Any
+        (connection,) = lab.gateway.connections.all
+        await lab.until(lambda: not connection.idle)
+        connection._begun_at -= 31
+        connection._active_at = 0.0
+        await client.send(b"x: y\r\n")
+        await lab.until(lambda: connection._active_at > 0)
+        lab.age_guests(0)
         assert (await client.answer()).reason == "guest_timeout"
         client.close()
         await lab.refused("- - deny guest_timeout 408 denied")
@@ -105,7 +107,7 @@ async def test_the_time_of_a_head_begins_with_it() -> None:
         request = client.request("GET", "/2")
         await client.send(request[:9])
         await lab.until(lambda: not connection.idle)  # type: ignore[attr-defined]
-        age(lab, 1)
+        lab.age_guests(1)
         await client.send(request[9:])
         assert (await client.answer()).status == 200
         await lab.audited(f"GET /1 {ALLOWED}", f"GET /2 {ALLOWED}")
@@ -118,23 +120,26 @@ async def test_the_rest_of_a_refused_body_has_its_time() -> None:
         await client.send(client.request("POST", "/x", b"content-length: 1000") + b"a")
         assert (await client.answer()).status == 403
         await client.send(b"b")
-        age(lab, lab.gateway.seam.limits.body_timeout_s + 1)
+        lab.age_guests(lab.gateway.seam.limits.body_timeout_s + 1)
         await client.closed()
         await lab.refused("POST /x deny no_rule_matched 403 denied", "- - deny guest_timeout 408 denied")
 
 
 async def test_a_field_block_has_its_time_from_its_first_byte() -> None:
     """CONTINUATION after CONTINUATION, each in time: the block is late as a whole, also beside other streams."""
-    settings = {"limits": {"head_timeout_s": 0.2}}
-    async with Lab(RawUpstream(silent), settings=settings, credential=False) as lab:
+    async with Lab(RawUpstream(silent), credential=False) as lab:
         guest = await tunnel(lab)
         await guest.begin("/open", ended=True)
         await (await lab.upstream.connection()).seen(b"GET /open")
         await guest.raw(wire.write_frame(wire.HEADERS, 0, 3, b""))
-        for _ in range(8):
-            await asyncio.sleep(0.05)
-            await guest.raw(wire.write_frame(wire.CONTINUATION, 0, 3, b""))
-        lab.gateway.connections.sweep()
+        connection: Any
+        (connection,) = lab.gateway.connections.all
+        await lab.until(lambda: connection.core.in_head)
+        connection._begun_at -= 31
+        connection._active_at = 0.0
+        await guest.raw(wire.write_frame(wire.CONTINUATION, 0, 3, b""))
+        await lab.until(lambda: connection._active_at > 0)
+        lab.age_guests(0)
         await guest.gone()
         await lab.audited("GET /open allow guest_timeout 408 failed")
 
@@ -146,7 +151,7 @@ async def test_a_frame_has_its_time_from_its_first_byte() -> None:
         await guest.raw(b"\x00\x00\x06\x04")
         (connection,) = lab.gateway.connections.all
         await lab.until(lambda: not connection.core.between_frames)  # type: ignore[attr-defined]
-        age(lab, 31)
+        lab.age_guests(31)
         with pytest.raises(Cut):
             await guest.until(lambda: False)
         await lab.refused(f"- {lab.authority()} deny guest_timeout 408 denied")
@@ -161,7 +166,7 @@ async def test_a_slow_piece_of_a_body_is_no_slow_head() -> None:
         await guest.raw(frame[:11])
         (connection,) = lab.gateway.connections.all
         await lab.until(lambda: not connection.core.between_frames)  # type: ignore[attr-defined]
-        age(lab, 31)
+        lab.age_guests(31)
         await guest.raw(frame[11:])
         assert (await guest.answer(stream)).status == 200
         await lab.audited(f"POST / {ALLOWED}")
@@ -169,14 +174,17 @@ async def test_a_slow_piece_of_a_body_is_no_slow_head() -> None:
 
 async def test_a_ping_is_no_request() -> None:
     """An idle HTTP/2 connection ends in its time although the guest pings and is answered."""
-    settings = {"limits": {"idle_timeout_s": 0.2}}
-    async with Lab(HttpUpstream(echo), settings=settings, credential=False) as lab:
+    async with Lab(HttpUpstream(echo), credential=False) as lab:
         guest = await tunnel(lab)
         assert (await guest.ask("/")).status == 200
-        for _ in range(6):
-            await guest.raw(wire.write_frame(wire.PING, 0, 0, bytes(8)), wire.write_settings([]))
-            await asyncio.sleep(0.05)
-        lab.gateway.connections.sweep()
+        connection: Any
+        (connection,) = lab.gateway.connections.all
+        connection._active_at -= 301
+        heard = guest.line.received_bytes
+        await guest.raw(wire.write_frame(wire.PING, 0, 0, bytes(8)), wire.write_settings([]))
+        while guest.line.received_bytes == heard:
+            await guest.line.changed()
+        lab.age_guests(0)
         await guest.gone()
         await lab.audited(f"GET / {ALLOWED}")
 

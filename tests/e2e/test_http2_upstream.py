@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.http2_guard import CONTROL_BURST
+from seamgate.upstream import session2
 from support.http2 import claimed, frames, tunnel
 from support.http2_upstream import H2Upstream, Talk2, echo2
 from support.lab import OTHER_TOKEN, SECRET, TOKEN, WITH_KEY, Lab, proxy_authorization
@@ -424,13 +426,15 @@ async def test_a_silent_upstream_times_out_by_stream() -> None:
         else:
             await echo2(talk)
 
-    async with Lab(H2Upstream(app), settings={"limits": {"response_timeout_s": 0.05}}) as lab:
+    async with Lab(H2Upstream(app)) as lab:
         upstream: Any = lab.upstream
         guest = await tunnel(lab)
         silent = await guest.begin("/silent", ended=True)
         await lab.until(lambda: bool(upstream.talks))
-        await asyncio.sleep(0.06)
-        lab.gateway.seam.pool.sweep()
+        (bucket,) = lab.gateway.seam.pool._buckets.values()
+        (asked,) = bucket.shared[0]._streams.values()
+        asked.active_at -= 901
+        lab.age_upstreams(0)
         assert (await guest.answer(silent)).reason == "upstream_timeout"
         assert (await guest.ask("/")).status == 200
         assert len(upstream.links) == 1
@@ -438,19 +442,27 @@ async def test_a_silent_upstream_times_out_by_stream() -> None:
 
 
 async def test_a_stream_gains_no_time_by_informational_responses() -> None:
-    """A 103 in every moment is not an answer: the stream times out as a silent one does."""
+    """A 103 now and then is not an answer: the stream times out as a silent one does."""
+    go = asyncio.Event()
 
     async def app(talk: Talk2) -> None:
-        while talk.reset < 0:
+        await go.wait()
+        for _ in range(3):
             await talk.begin(103)
-            await asyncio.sleep(0.02)
+        await talk.given_up()
 
-    async with Lab(H2Upstream(app), settings={"limits": {"response_timeout_s": 0.2}}, credential=False) as lab:
+    upstream = H2Upstream(app)
+    async with Lab(upstream, credential=False) as lab:
         guest = await tunnel(lab)
         stream = await guest.begin("/", ended=True)
+        await lab.until(lambda: bool(upstream.talks))
+        (bucket,) = lab.gateway.seam.pool._buckets.values()
+        (asked,) = bucket.shared[0]._streams.values()
+        asked_at = asked.active_at
+        go.set()
         await guest.until(lambda: len(guest.replies[stream].informational) > 0)
-        await asyncio.sleep(0.3)
-        lab.gateway.seam.pool.sweep()
+        assert asked.active_at == asked_at
+        lab.age_upstreams(901)
         assert (await guest.answer(stream)).reason == "upstream_timeout"
         await lab.audited("GET / allow upstream_timeout 504 failed")
 
@@ -466,14 +478,13 @@ async def test_a_guest_may_be_silent_in_a_stream_that_is_answered() -> None:
             await talk.begin(200)
         await talk.finish()
 
-    async with Lab(H2Upstream(app), settings={"limits": {"body_timeout_s": 0.01}}, credential=False) as lab:
+    async with Lab(H2Upstream(app), credential=False) as lab:
         guest = await tunnel(lab)
         grpc = (b"content-type", b"application/grpc")
         answered = await guest.begin("/answered", method="POST")
         silent = await guest.begin("/silent", grpc, method="POST")
         await guest.until(lambda: guest.replies[answered].status == 200)
-        await asyncio.sleep(0.03)
-        lab.gateway.connections.sweep()
+        lab.age_guests(301)
         for stream in (answered, silent):
             await guest.end(stream)
             assert (await guest.answer(stream)).whole
@@ -524,49 +535,47 @@ async def test_an_upstream_that_is_gone_is_found_by_a_ping() -> None:
         await talk.respond(200, b"there")
 
     upstream = H2Upstream(app)
-    async with Lab(upstream, settings={"pool": {"ping_s": 0.05}}) as lab:
+    async with Lab(upstream) as lab:
         guest = await tunnel(lab)
         asked = await guest.begin("/", ended=True)
-        pool = lab.gateway.seam.pool
-
-        def ended() -> bool:
-            pool.sweep()
-            return bool(lab.records)
-
-        await lab.until(ended)
+        await lab.until(lambda: bool(upstream.talks))
+        lab.age_upstreams(16)
+        assert not lab.records
+        lab.age_upstreams(32)
         reply = await guest.answer(asked)
         assert (reply.status, reply.reason) == (504, "upstream_timeout")
         assert (await guest.ask("/")).body == b"there"
         await lab.audited("GET / allow upstream_timeout 504 failed", "GET / allow allowed 200 complete")
 
 
-async def test_an_upstream_that_answers_a_ping_may_think() -> None:
+async def test_an_upstream_that_answers_a_ping_may_think(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked a few times at most, since there are servers that count; then a request is all the news there is."""
     go = asyncio.Event()
+    passed_s = 0.0
+    monkeypatch.setattr(session2, "monotonic", lambda: monotonic() + passed_s)
 
     async def app(talk: Talk2) -> None:
         await go.wait()
         await talk.respond(200, b"thought")
 
     upstream = H2Upstream(app)
-    async with Lab(upstream, settings={"pool": {"ping_s": 0.02}}) as lab:
+    async with Lab(upstream) as lab:
         guest = await tunnel(lab)
         streams = []
-        pool = lab.gateway.seam.pool
 
-        def asked(count: int) -> bool:
-            pool.sweep()
-            return pings(upstream) >= count
+        def answered() -> bool:
+            (bucket,) = lab.gateway.seam.pool._buckets.values()
+            (session,) = bucket.shared
+            return not session._awaits_ping or session._heard_at > session._asked_at
 
-        for count in (1, 2, 3):
+        for count in (1, 2, 3, 4):
             streams.append(await guest.begin("/", ended=True))
-            await lab.until(lambda: bool(upstream.lines))
-            await lab.until(lambda count=count: asked(count))  # type: ignore[misc]
-        streams.append(await guest.begin("/", ended=True))
-        for _ in range(100):
-            await asyncio.sleep(0.001)
-            pool.sweep()
-        assert pings(upstream) == 3
+            await lab.until(lambda count=count: len(upstream.talks) == count)  # type: ignore[misc]
+            for _ in range(3):
+                passed_s += 16
+                lab.age_upstreams(passed_s)
+                await lab.until(answered)
+            assert pings(upstream) == min(count, 3)
         go.set()
         assert [(await guest.answer(stream)).body for stream in streams] == [b"thought"] * 4
         await claimed(lab, 4)
@@ -576,11 +585,11 @@ async def test_an_upstream_that_answers_a_ping_may_think() -> None:
 async def test_a_session_that_nobody_waits_for_is_not_asked() -> None:
     """Idle sessions grow old by themselves; servers take PINGs without requests for a flood."""
     upstream = H2Upstream(echo2)
-    async with Lab(upstream, settings={"pool": {"ping_s": 0.001}}) as lab:
+    async with Lab(upstream) as lab:
         guest = await tunnel(lab)
         await guest.ask("/")
-        for _ in range(50):
-            await asyncio.sleep(0.001)
-            lab.gateway.seam.pool.sweep()
+        for seconds in (16, 32, 48):
+            lab.age_upstreams(seconds)
+            await asyncio.sleep(0)
         assert pings(upstream) == 0
         await lab.audited("GET / allow allowed 200 complete")

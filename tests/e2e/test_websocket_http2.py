@@ -332,7 +332,7 @@ async def test_a_guest_that_does_not_answer_a_close_is_not_waited_for() -> None:
         await lab.audited(COMPLETE)
         assert stream.close_at and not connection.idle  # type: ignore[attr-defined]
         stream.close_at = 1e-9
-        lab.gateway.connections.sweep()
+        lab.age_guests(0.0)
         with pytest.raises(Cut):
             while True:
                 assert not await peer.line.some()

@@ -100,14 +100,21 @@ class Talk2:
             await self.changed()
         return self.reset
 
+    def _must_be_open(self) -> None:
+        """A stream that the gateway gave up takes nothing more, whenever that comes to be known."""
+        if self.reset >= 0:
+            raise Cut(f"reset with {self.reset}")
+
     async def begin(self, status: int = 200, headers: Fields | None = None, *, ended: bool = False) -> None:
         """Send a head."""
+        self._must_be_open()
         self.link.h.send_headers(self.stream, [(b":status", b"%d" % status), *(headers or [])], end_stream=ended)
         await self.link.flush()
 
     async def data(self, data: bytes, *, ended: bool = False) -> None:
         """Send a piece of the body, as windows permit."""
         while data:
+            self._must_be_open()
             room = min(self.link.h.local_flow_control_window(self.stream), self.link.h.max_outbound_frame_size)
             if room <= 0:
                 await self.link.changed()
@@ -118,6 +125,7 @@ class Talk2:
 
     async def finish(self, trailers: Fields | None = None) -> None:
         """End the answer."""
+        self._must_be_open()
         if trailers:
             self.link.h.send_headers(self.stream, trailers, end_stream=True)
         else:

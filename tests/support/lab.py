@@ -199,6 +199,17 @@ class Lab:
             await asyncio.sleep(0 if turn < 100 else 0.001)
         raise AssertionError(f"never came: {self.gateway.seam.pool}, {self.records[-3:]}")
 
+    def age_guests(self, seconds: float) -> None:
+        """Do what the gateway does every second, as if guests' connections were so much older.
+
+        So no limit has to be so short that a machine which stands still for a moment exceeds it as well.
+        """
+        self.gateway.connections.sweep(time.monotonic() + seconds)
+
+    def age_upstreams(self, seconds: float) -> None:
+        """Do what the gateway does every second, as if sessions were so much older."""
+        self.gateway.seam.pool.sweep(time.monotonic() + seconds)
+
     # -- configuration -----------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
@@ -369,7 +380,8 @@ class Lab:
         assert seam.pool.counts[0] == 0, seam.pool
         assert self.gateway.connections.guests == {}, "a guest's connection is counted though it is gone"
         assert self.failures == []
-        assert [failure for upstream in self.upstreams for failure in upstream.failures] == []
+        failed = [failure for upstream in self.upstreams for failure in upstream.failures]
+        assert failed == [], failed
 
     def _verify(self) -> None:
         """Hold the journal to its promises."""

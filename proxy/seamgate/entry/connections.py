@@ -6,7 +6,6 @@ One per gateway (in each worker, where there are several: then the limit is that
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Protocol
 
 from seamgate.errors import Reason
@@ -130,9 +129,8 @@ class Connections:
         if self.all_strangers is not None:
             self.all_strangers.tell(len(self.strangers))
 
-    def sweep(self) -> None:
-        """Close what is silent for too long. Called every second."""
-        now = monotonic()
+    def sweep(self, now: float) -> None:
+        """Close what is silent for too long. Called every second, with `monotonic()`."""
         for connection in list(self.all):
             connection.check_deadline(now)
         for stream in [stream for stream, deadline in self.handshakes.items() if now > deadline]:

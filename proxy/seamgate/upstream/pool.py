@@ -511,9 +511,11 @@ class SessionPool:
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 
-    def sweep(self) -> None:
-        """Close what is idle for too long, end what waits too long for its upstream. Called every second."""
-        now = monotonic()
+    def sweep(self, now: float) -> None:
+        """Close what is idle for too long, end what waits too long for its upstream.
+
+        Called every second, with `monotonic()`.
+        """
         for key, bucket in list(self._buckets.items()):
             for session in [each for each in bucket.idle if now - each.active_at > self._config.idle_timeout_s]:
                 session.close()

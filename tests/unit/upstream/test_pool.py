@@ -232,7 +232,7 @@ async def test_old_sessions_are_not_given(monkeypatch: pytest.MonkeyPatch) -> No
     session = await got(asked)
     asked.release()
     now += 49
-    pool.sweep()
+    pool.sweep(now)
     assert Asked(pool).session is session
     session.release(reusable=True)
     now += 12
@@ -243,7 +243,7 @@ async def test_old_sessions_are_not_given(monkeypatch: pytest.MonkeyPatch) -> No
     await got(again)
     again.release()
     now += 51
-    pool.sweep()
+    pool.sweep(now)
     assert pool.counts == (0, 0, 0)
     assert opener.open == []
 
