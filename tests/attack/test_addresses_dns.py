@@ -28,7 +28,13 @@ class Guarded:
     """Name to addresses that may be dialled, as the gateway does it."""
 
     def __init__(self, dns: FakeDns, permit: AddressPermit | None = None, **settings: Any) -> None:
-        given = {"servers": (dns.server,), "hosts_file": False, "families": "both", "timeout_s": 0.3, "deadline_s": 2.0}
+        given = {
+            "servers": (dns.server,),
+            "hosts_file": False,
+            "families": "both",
+            "timeout_s": 5.0,
+            "deadline_s": 20.0,
+        }
         config = DnsConfig(**{**given, **settings})
         self.cache = DnsCache(config, Resolver(config))
         self.permit = permit or AddressPermit()
@@ -45,7 +51,7 @@ def run(scenario: Callable[[FakeDns], Awaitable[None]]) -> None:
     """Run a scenario against a fresh server, bounded in time."""
 
     async def main() -> None:
-        async with asyncio.timeout(10), FakeDns() as dns:
+        async with asyncio.timeout(30), FakeDns() as dns:
             await scenario(dns)
 
     asyncio.run(main())

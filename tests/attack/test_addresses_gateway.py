@@ -37,7 +37,7 @@ guests:
 policies: [policy.yaml]
 ca: {{dir: ca}}
 audit: {{path: audit.jsonl}}
-dns: {{servers: ["{server}"], hosts_file: false, families: both, timeout_s: 0.3, deadline_s: 2, attempts: 1}}
+dns: {{servers: ["{server}"], hosts_file: false, families: both, timeout_s: 5, deadline_s: 10, attempts: 1}}
 """
 
 

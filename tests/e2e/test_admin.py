@@ -120,7 +120,7 @@ async def test_plugins_are_accounted_for() -> None:
         found = await samples(lab)
         assert found[key("seamgate_plugin_calls_total", plugin="policy", hook="judge_request")] == 3
         assert found[key("seamgate_plugin_calls_total", plugin="credentials", hook="supply_credential")] == 3
-        assert 0 < found[key("seamgate_plugin_seconds_total", plugin="policy", hook="judge_request")] < 1
+        assert 0 < found[key("seamgate_plugin_seconds_total", plugin="policy", hook="judge_request")] < 30
         lookups = [key("seamgate_dns_lookups_total", result=result) for result in ("hits", "misses")]
         assert sum(found[each] - before[each] for each in lookups) == 3
 
@@ -180,7 +180,7 @@ async def test_denials_and_failures_are_told_apart_by_plugin_and_hook() -> None:
         assert (counted("denials", "inspector"), counted("failures", "inspector")) == (1, 1)
         assert counted("calls", "judge_request") == 4
         assert counted("calls", "inspector") >= 5
-        assert 0 < counted("seconds", "inspector") < 1
+        assert 0 < counted("seconds", "inspector") < 30
 
 
 class Measured:

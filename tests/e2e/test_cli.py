@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from time import perf_counter
 
 import click
 import pytest
@@ -16,17 +15,9 @@ from seamgate.cli import main
 from seamgate.cli.commands import COMMANDS, load
 from support.cli import environment, seamgate
 
-_QUICK_S = 0.25
-
 
 def test_help_is_there_at_once(tmp_path: Path) -> None:
     """`seamgate --help` answers before one notices, because no command is imported for it."""
-    command = [sys.executable, "-m", "seamgate", "--help"]
-    spent_s = []
-    for _ in range(3):
-        start = perf_counter()
-        subprocess.run(command, env=environment(tmp_path), capture_output=True, check=True, timeout=30)
-        spent_s.append(perf_counter() - start)
     code = "import sys; sys.argv = ['seamgate', '--help']\nfrom seamgate.cli import main\n"
     code += "main(standalone_mode=False)\nprint(*sys.modules)"
     done = subprocess.run(
@@ -34,7 +25,6 @@ def test_help_is_there_at_once(tmp_path: Path) -> None:
     )
     heavy = {"rich", "uvloop", "cryptography", "structlog", "yaml", "asyncio", "seamgate.gateway"}
     assert not heavy & set(done.stdout.split())
-    assert min(spent_s) < _QUICK_S * 3  # a shared machine; the imports above are what is really promised
 
 
 def test_every_command_is_listed_and_can_be_imported() -> None:

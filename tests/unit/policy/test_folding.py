@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import process_time
 from unicodedata import normalize
 
 import pytest
@@ -21,11 +20,9 @@ def test_compatible_characters_and_case_are_alike(text: str, folded: str) -> Non
 
 
 def test_a_long_run_of_marks_is_cut_rather_than_sorted() -> None:
-    """A run of combining marks takes time in proportion to its length, not to its square: a guest chooses it."""
+    """A run of combining marks takes time in proportion to its length: in its square the suite's limit would end it."""
     marks = "\u0315\u0300\u0327\u0321" * 100_000
-    start = process_time()
     folded = fold_text(f"\uff21e{marks}e\u0301\uff22")
-    assert process_time() - start < 5
     assert folded.startswith("a")
     assert folded.endswith("\xe9b")
 
