@@ -26,11 +26,12 @@ from seamgate.credentials.config import CredentialConfig, check_credentials
 from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.injection import Injector
 from seamgate.credentials.placeholders import PlaceholderIndex
-from seamgate.credentials.redaction import RedactionSet, Redactor
+from seamgate.credentials.redaction import LeakGuard, RedactionSet, Redactor, leaking
 from seamgate.credentials.scanner import RequestScanner
 from seamgate.credentials.secret import Secret
 from seamgate.credentials.sources import Source, open_source, secret_variables
 from seamgate.errors import ConfigError
+from seamgate.flow import BodyState
 from seamgate.headers import Headers
 
 _HOSTS_REMEMBERED = 4096
@@ -149,6 +150,7 @@ class CredentialsPlugin:
         self._redaction.clear()
         for each in self._credentials.values():
             each.learnt = each.source.known
+        self._leaving = RedactionSet(_values(self._credentials.values()))
         return RequestScanner(self.placeholders, _values(self._credentials.values()))
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class CredentialsPlugin:
 
     def _judge(self, request: Request, finding: Finding) -> Verdict | None:
         if finding.leaking:
-            return deny(_leaking(finding.name, f"the request ({finding.surface})"), reason=Reason.SECRET_LEAVING)
+            return deny(leaking(finding.name, f"the request ({finding.surface})"), reason=Reason.SECRET_LEAVING)
         known = self._credentials.get(finding.name)
         if known is None:
             return _misplaced("a placeholder stands in the request that belongs to no credential: check its name")
@@ -200,9 +202,15 @@ class CredentialsPlugin:
     def open_inspector(
         self, request: Request, direction: Direction, response: Response | None = None
     ) -> Inspector | None:
-        """Open a redactor for a response of a host that any credential is bound to, a guard for a guest's message."""
+        """Open a redactor for a response of a host that any credential is bound to, a guard for what a guest sends.
+
+        A body that was read to be judged was searched then, as a whole.
+        """
         if direction is not Direction.RESPONSE:
-            return None if response is None else MessageGuard(self._scanner)
+            if response is not None:
+                return MessageGuard(self._scanner)
+            unread = request.body is None and request.body_state is not BodyState.ABSENT
+            return LeakGuard(self._leaving) if unread and self._leaving else None
         patterns = self._redaction.get(request.target.host)
         if patterns is None:
             bound = (each for each in self._credentials.values() if each.binding.covers_target(request.target))
@@ -241,7 +249,7 @@ class MessageGuard:
         """
         for finding in self._scanner.body_findings(self._held):
             if finding.leaking:
-                raise CredentialError(_leaking(finding.name, "a message"), reason=Reason.SECRET_LEAVING)
+                raise CredentialError(leaking(finding.name, "a message"), reason=Reason.SECRET_LEAVING)
         return self._held
 
 
@@ -249,11 +257,6 @@ def _values(credentials: Iterable[_Credential]) -> Iterator[tuple[str, bytes]]:
     for each in credentials:
         for secret in each.learnt:
             yield each.name, secret.reveal()
-
-
-def _leaking(name: str, where: str) -> str:
-    what = f"the real value of the credential {name!r} stands in {where}"
-    return f"{what}: no guest should know it; replace it at its issuer"
 
 
 def _misplaced(message: str) -> Verdict:

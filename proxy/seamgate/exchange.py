@@ -27,10 +27,8 @@ from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, AuditReque
 from seamgate.errors import Blame, NotProcessed, Reason, ResolveFailed, SeamgateError, UpstreamError
 from seamgate.filters import looks_at, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Resolution, Response, Step, Supply
-from seamgate.headers import join_header
 from seamgate.interim import Interim
 from seamgate.outgoing import make_head
-from seamgate.protocol.coding import UndecodableError
 from seamgate.protocol.heads import ResponseHead
 from seamgate.revocation import denial_of_unsent, judge_sent, revoked
 from seamgate.seam import IsBound, Seam
@@ -166,11 +164,7 @@ class Exchange:
     def _judge_body(self, state: BodyState) -> None:
         body: bytes | None = None
         if state is BodyState.COMPLETE:
-            try:
-                coding = join_header(self.request.headers, b"content-encoding")
-                body = self._upload.decoded(coding, self._seam.limits.judged_body_bytes)
-            except UndecodableError:
-                state = BodyState.UNDECODABLE
+            body, state = self._upload.to_judge(self.request.headers, self._seam.limits.judged_body_bytes)
         self.request = msgspec.structs.replace(self.request, body=body, body_state=state)
         self._stage = JUDGING
         self._judge()
@@ -210,8 +204,12 @@ class Exchange:
 
     def flush_upstream(self) -> None:
         """The guest has delivered a batch: send it."""
-        if self._session is not None:
-            self._session.flush()
+        session = self._session
+        if session is None:
+            return
+        if self._upload.filters is not None and self._stage in (SENDING, RESPONDING):
+            self.guarded(lambda: self._upload.flush(session))
+        session.flush()
 
     def _too_long(self) -> bool:
         """Refuse a body that is longer than the rule or the gateway takes; True if so."""
@@ -365,16 +363,17 @@ class Exchange:
         if session is None or not session.usable:
             self._stage_again()
             return
+        upload = self._upload
+        pieces = upload.passed()
         headers, query = self._outgoing
         self._outgoing = _NOTHING
-        upload = self._upload
         if self._interim.expects and not upload.held_bytes:
             headers = (*headers, (b"expect", b"100-continue"))
             self._interim.wait()
         self._stage = SENDING
         self._sent = True
         session.send_head(self, self.request, headers, query, upload.framing)
-        upload.let_out(session, self._seam.placeholders, repeatable=self.request.method in _REPEATABLE)
+        upload.let_out(session, self._seam.placeholders, pieces, repeatable=self.request.method in _REPEATABLE)
         session.flush()
         if not upload.done:
             self._guest.resume_body()

@@ -14,7 +14,7 @@ from seamgate.flow import Direction, Request, Response, Step
 from seamgate.headers import Headers, apply_amendment, field_problem, join_header
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline, PluginStats
-from seamgate.protocol.coding import Decoder, open_decoder
+from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder
 from seamgate.verdict import Verdict
 
 # A Final of the module is read at once; an imported name is looked up each time.
@@ -35,6 +35,7 @@ class Filters:
     Attributes:
         names: of the plugins, in order.
         changed_head: whether the inspectors returned other headers than they got: those of a request are judged again.
+        reframes: whether the body may get another length on its way.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Filters:
         self._budget_ns = int(budget_s * 1e9)
         self.names = tuple(plugin for plugin, _ in inspectors)
         self.changed_head = False
+        self.reframes = True
 
     def head(self, headers: Headers) -> Headers:
         """Return the headers that go on, of a head or of trailers.
@@ -156,6 +158,83 @@ class Filters:
         return error if isinstance(error, SeamgateError) else PluginError(f"an inspector of plugin {plugin} failed")
 
 
+class Lookers(Filters):
+    """Inspectors that only look (`Inspector.only_looks`): the body keeps its length, its coding and every byte.
+
+    What they see is decoded on the side; what they give out is counted, not taken: so much of what came goes on. Of a
+    coded body a piece goes on as a whole, once all that it was decoded to may.
+    """
+
+    def __init__(
+        self,
+        inspectors: list[tuple[str, Inspector]],
+        decoder: Decoder | None,
+        budget_s: float,
+        stats: dict[str, PluginStats] | None = None,
+    ) -> None:
+        super().__init__(inspectors, decoder, budget_s, stats)
+        self.reframes = False
+        self._coded = decoder
+        self._decoder = None
+        self._held: list[tuple[bytes, int]] = []  # pieces as they came, and how much had been looked at with each
+        self._seen_bytes = 0
+        self._passed_bytes = 0
+        self._left_bytes = 0  # of those that are not coded, so much of what was seen has left
+
+    def feed(self, data: bytes) -> bytes:
+        """Let the inspectors look at a piece; return what may go on of all that came."""
+        plain = data if self._coded is None else self._coded.feed(data)
+        self._seen_bytes += len(plain)
+        self._held.append((data, self._seen_bytes))
+        return self._let_go(super().feed(plain))
+
+    def flush(self) -> bytes:
+        """The stream pauses: return what the inspectors let go."""
+        return self._let_go(super().flush())
+
+    def finish(self) -> bytes:
+        """The body is complete: return the rest.
+
+        Raises:
+            SeamgateError: the content coding ends too early, a plugin failed, or keeps bytes that it may only look at.
+        """
+        passed = b""
+        if self._coded is not None and (rest := self._coded.finish()):
+            self._seen_bytes += len(rest)
+            passed = super().feed(rest)
+        self._passed_bytes += len(passed)
+        out = self._let_go(super().finish())
+        if self._held:
+            if self._passed_bytes != self._seen_bytes:
+                raise PluginError(f"an inspector of plugin {', '.join(self.names)} kept what it may only look at")
+            out += b"".join([piece for piece, _ in self._held])
+            self._held = []
+        return out
+
+    def _let_go(self, passed: bytes) -> bytes:
+        self._passed_bytes += len(passed)
+        if self._passed_bytes > self._seen_bytes:
+            raise PluginError(f"an inspector of plugin {', '.join(self.names)} added to what it may only look at")
+        if self._coded is None:
+            return self._let_go_plain()
+        count = 0
+        while count < len(self._held) and self._held[count][1] <= self._passed_bytes:
+            count += 1
+        out = b"".join([piece for piece, _ in self._held[:count]])
+        self._held = self._held[count:]
+        return out
+
+    def _let_go_plain(self) -> bytes:
+        """Return the bytes up to the place that was passed; a piece that may go as a whole is not copied."""
+        size = self._passed_bytes - self._left_bytes
+        self._left_bytes = self._passed_bytes
+        if size == 0:
+            return b""
+        data = self._held[0][0] if len(self._held) == 1 else b"".join([piece for piece, _ in self._held])
+        self._held = [(data[size:], self._seen_bytes)] if size < len(data) else []
+        return data[:size] if size < len(data) else data
+
+
 def open_filters(
     opened: list[tuple[str, Inspector]],
     headers: Headers,
@@ -163,6 +242,7 @@ def open_filters(
     *,
     bodiless: bool = False,
     stats: dict[str, PluginStats] | None = None,
+    reason: Reason = Reason.RESPONSE_UNDECODABLE,
 ) -> tuple[Filters, Headers]:
     """Chain the inspectors, behind a decoder where there is a coded body, and pass the headers through them.
 
@@ -171,7 +251,7 @@ def open_filters(
         PluginError: an inspector failed.
     """
     coding = None if bodiless else join_header(headers, b"content-encoding")
-    decoder = None if coding is None else open_decoder(coding)
+    decoder = None if coding is None else open_decoder(coding, reason=reason)
     filters = Filters(opened, decoder, budget_s, stats)
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)
@@ -190,7 +270,25 @@ def open_request_filters(
     opened = pipeline.open_inspectors(request, None, _REQUEST, verdict, steps)
     if not opened:
         return None, request.headers
-    return open_filters(opened, request.headers, budget_s, stats=pipeline.inspector_stats)
+    stats = pipeline.inspector_stats
+    for _, inspector in opened:
+        if not getattr(inspector, "only_looks", False):
+            return open_filters(opened, request.headers, budget_s, stats=stats, reason=Reason.BODY_UNDECODABLE)
+    lookers = Lookers(opened, _decoder_to_look(request.headers), budget_s, stats)
+    # It must keep the head too: whatever it makes of it would be judged as a change.
+    return lookers, lookers.head(request.headers)
+
+
+def _decoder_to_look(headers: Headers) -> Decoder | None:
+    """Return what takes the content coding off; None also for one that is not known, which is looked at as it is.
+
+    Such a coding may be a mere framing (`aws-chunked`), and no rule reads the body: else it would be denied.
+    """
+    coding = join_header(headers, b"content-encoding")
+    try:
+        return None if coding is None else open_decoder(coding, reason=Reason.BODY_UNDECODABLE)
+    except UndecodableError:
+        return None
 
 
 def open_response_filters(

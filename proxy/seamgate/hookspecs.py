@@ -51,6 +51,9 @@ class Inspector(Protocol):
     bodies without transfer and content coding. It may hold bytes back, but gives them out by `flush` when the stream
     pauses, so that an event stream is never delayed. An exception, or more than its time, ends the exchange with
     `plugin_failed` or `plugin_overrun`.
+
+    One that never changes a byte may say so: `only_looks = True`, as an attribute. Where all inspectors of a request's
+    body do, it keeps its length and coding upstream; of what they return only the size counts.
     """
 
     def head(self, headers: Headers) -> Headers:

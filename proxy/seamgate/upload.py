@@ -11,8 +11,9 @@ from typing import Final, Protocol
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason, SeamgateError
 from seamgate.filters import Filters
-from seamgate.headers import Headers
-from seamgate.protocol.coding import Caps, open_decoder
+from seamgate.flow import BodyState
+from seamgate.headers import Headers, join_header
+from seamgate.protocol.coding import Caps, UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED
 from seamgate.sides import UpstreamSide
 
@@ -116,8 +117,8 @@ class Upload:
 
     @property
     def framing(self) -> int:
-        """How it goes upstream: an inspector may change its length."""
-        return self.length if self.filters is None else CHUNKED
+        """How it goes upstream: an inspector that does not only look may change its length."""
+        return self.length if self.filters is None or not self.filters.reframes else CHUNKED
 
     def hold(self, data: bytes) -> None:
         """Keep a piece until it may leave.
@@ -164,26 +165,50 @@ class Upload:
         self._judged_bytes += len(plain)
         return plain
 
-    def let_out(self, session: UpstreamSide, placeholders: PlaceholderIndex, *, repeatable: bool) -> None:
+    def to_judge(self, headers: Headers, limit_bytes: int) -> tuple[bytes | None, BodyState]:
+        """Return all that is held as rules read it, and COMPLETE; or None and UNDECODABLE. See `decoded`."""
+        try:
+            return self.decoded(join_header(headers, b"content-encoding"), limit_bytes), BodyState.COMPLETE
+        except UndecodableError:
+            return None, BodyState.UNDECODABLE
+
+    def passed(self) -> list[bytes]:
+        """Return what is held, through the inspectors: before anything is sent, so that a refusal here is a denial.
+
+        Raises:
+            SeamgateError: an inspector refuses it.
+        """
+        filters = self.filters
+        if filters is None or not self.length:
+            return self.held
+        pieces = [filters.feed(piece) for piece in self.held]
+        pieces.append(filters.finish() if self.done else filters.flush())
+        return pieces
+
+    def let_out(
+        self, session: UpstreamSide, placeholders: PlaceholderIndex, pieces: list[bytes], *, repeatable: bool
+    ) -> None:
         """Send what is held; keep it while it may have to be sent again, if all of it is here.
 
         Args:
             session: where to.
             placeholders: none may be left in the trailers.
+            pieces: what `passed` returned.
             repeatable: whether the method permits to send it again although it may have been looked at: once.
 
         Raises:
-            SeamgateError: an inspector refuses it, or a placeholder stands in the trailers.
+            SeamgateError: a placeholder stands in the trailers.
         """
-        for piece in self.held:
-            self.send(session, piece)
+        for piece in pieces:
+            if piece:
+                session.send_data(piece)
         self._tries += 1
         self.repeatable = repeatable and self.done and self._tries == 1
         self.kept = self.done and self._tries < MOST_TRIES
         if not self.kept:
             self._drop()
         if self.done:
-            self.finish(session, placeholders)
+            self._send_end(session, placeholders)
 
     def forget(self) -> None:
         """An answer came: it is never sent again."""
@@ -197,14 +222,24 @@ class Upload:
         if data:
             session.send_data(data)
 
+    def flush(self, session: UpstreamSide) -> None:
+        """The guest pauses: send what the inspectors need not hold."""
+        if self.filters is not None and not self.done:
+            held = self.filters.flush()
+            if held:
+                session.send_data(held)
+
     def finish(self, session: UpstreamSide, placeholders: PlaceholderIndex) -> None:
         """End the body; one that there is not has no end."""
-        if not self.length:
-            return
-        if self.filters is not None:
+        if self.filters is not None and self.length:
             rest = self.filters.finish()
             if rest:
                 session.send_data(rest)
+        self._send_end(session, placeholders)
+
+    def _send_end(self, session: UpstreamSide, placeholders: PlaceholderIndex) -> None:
+        if not self.length:
+            return
         if self.trailers and placeholders.left_over(self.trailers) is not None:
             raise CredentialError("a placeholder stands in the trailers", reason=Reason.PLACEHOLDER_MISPLACED)
         session.send_end(self.trailers)

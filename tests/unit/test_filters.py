@@ -7,9 +7,9 @@ import gzip
 import pytest
 
 from seamgate.errors import PluginError, Reason, SeamgateError
-from seamgate.filters import Filters, open_filters
+from seamgate.filters import Filters, Lookers, open_filters
 from seamgate.headers import Headers
-from seamgate.protocol.coding import UndecodableError
+from seamgate.protocol.coding import UndecodableError, open_decoder
 
 
 class Marks:
@@ -92,3 +92,59 @@ def test_failures(where: str) -> None:
     with pytest.raises(PluginError) as overrun:
         chain("a", budget_s=1e-9).feed(b"x")
     assert overrun.value.reason is Reason.PLUGIN_OVERRUN
+
+
+class Holder:
+    """Only looks; gives out what it got less the last bytes, and those at the end."""
+
+    only_looks = True
+
+    def __init__(self, hold: int, more: bytes = b"") -> None:
+        self.seen = b""
+        self._given = 0
+        self._hold = hold
+        self._more = more
+
+    def head(self, headers: Headers) -> Headers:
+        return headers
+
+    def feed(self, data: bytes) -> bytes:
+        self.seen += data
+        return self._give(max(self._given, len(self.seen) - self._hold)) + self._more
+
+    def flush(self) -> bytes:
+        return b""
+
+    def finish(self) -> bytes:
+        return self._give(len(self.seen)) if self._hold < 1000 else b""
+
+    def _give(self, stop: int) -> bytes:
+        start, self._given = self._given, stop
+        return bytes(stop - start)  # what it gives out is counted, not taken
+
+
+@pytest.mark.parametrize("coded", [True, False])
+@pytest.mark.parametrize("size", [1, 3, 50, 1000])
+def test_who_only_looks_changes_no_byte(size: int, coded: bool) -> None:
+    """Whatever the pieces: what goes on is what came, never more than may, and the whole of it at the end."""
+    plain = bytes(range(256)) * 2
+    body = gzip.compress(plain) if coded else plain
+    holder = Holder(20)
+    lookers = Lookers([("one", holder)], open_decoder(b"gzip" if coded else None), 1.0)
+    assert not lookers.reframes
+    out = b""
+    for place in range(0, len(body), size):
+        out += lookers.feed(body[place : place + size]) + lookers.flush()
+        assert body.startswith(out)
+        assert coded or len(out) <= max(0, len(holder.seen) - 20)
+    assert out + lookers.finish() == body
+    assert holder.seen == plain
+
+
+@pytest.mark.parametrize("holder", [Holder(1000), Holder(0, b"more")])
+def test_who_only_looks_can_neither_add_nor_keep(holder: Holder) -> None:
+    """Else the length upstream was told would be a lie."""
+    lookers = Lookers([("one", holder)], None, 1.0)
+    with pytest.raises(PluginError, match="may only look at"):
+        lookers.feed(b"x" * 10)
+        lookers.finish()

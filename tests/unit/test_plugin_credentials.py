@@ -245,10 +245,12 @@ def test_a_response_of_a_bound_host_is_redacted() -> None:
     assert inspector.feed(f"{VALUE} ghp-canary-77777777\n".encode()) == b"[redacted:llm] ghp-canary-77777777\n"
 
 
-def test_other_hosts_and_requests_cost_nothing() -> None:
-    """No inspector is opened."""
+def test_other_hosts_and_requests_without_a_body_cost_nothing() -> None:
+    """No inspector is opened; nor for a body that was searched when it was judged."""
     assert opened(plugin(), "other.example.com") is None
     assert plugin().open_inspector(request(), Direction.REQUEST) is None
+    judged = msgspec.structs.replace(request(), body=b"x", body_state=BodyState.COMPLETE)
+    assert plugin().open_inspector(judged, Direction.REQUEST) is None
 
 
 def test_what_is_remembered_per_host_ends() -> None:

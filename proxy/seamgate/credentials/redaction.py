@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator
 
 from seamgate.credentials.encodings import all_forms, mime_forms
 from seamgate.credentials.needles import Needles
+from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Headers
 
 FLUSH_LIMIT_BYTES = 3
@@ -312,3 +313,37 @@ class Redactor:
         self._tail = data[open_at:]
         self._given = max(0, given - open_at)
         return b"".join(out)
+
+
+class LeakGuard(Redactor):
+    """An inspector that ends a guest's body where a value of one `RedactionSet` stands in it. Changes no byte.
+
+    It holds and gives out what a `Redactor` would: of a value that comes in pieces at most `FLUSH_LIMIT_BYTES` have
+    left by a pause when the rest of it is seen.
+    """
+
+    __slots__ = ("only_looks",)
+
+    def __init__(self, patterns: RedactionSet) -> None:
+        super().__init__(patterns)
+        self.only_looks = True
+
+    def head(self, headers: Headers) -> Headers:
+        """Return the headers, which were searched when the request was judged."""
+        return headers
+
+    def _run(self, data: bytes, *, last: bool) -> bytes:
+        for _, _, replacement in self._set.hits(data):
+            raise CredentialError(leaking(name_in(replacement), "the request (body)"), reason=Reason.SECRET_LEAVING)
+        return super()._run(data, last=last)
+
+
+def leaking(name: str, where: str) -> str:
+    """Return the sentence about a real value that was about to leave."""
+    what = f"the real value of the credential {name!r} stands in {where}"
+    return f"{what}: no guest should know it; replace it at its issuer"
+
+
+def name_in(replacement: bytes) -> str:
+    """Return the credential's name that stands in `[redacted:<name>]`."""
+    return replacement[len(b"[redacted:") : -1].decode()

@@ -1,0 +1,179 @@
+"""Real values in bodies that no rule reads: found across pieces, and what was sent is no whole request upstream."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from support.client import Client
+from support.http2 import claimed, tunnel
+from support.http2_upstream import H2Upstream, Talk2, echo2
+from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
+from support.ring import Ringed
+from support.upstream import HttpUpstream, RawUpstream, echo, silent
+
+LEAK = "POST [withheld] deny secret_leaving 403 denied"
+VALUE = SECRET.encode()
+SPELLINGS = {
+    "plain": VALUE,
+    "base64": base64.b64encode(b"x" + VALUE),
+    "base64 in lines": base64.encodebytes(bytes(50) + VALUE),
+    "JSON": json.dumps({"x": "\u00e9" + SECRET}).encode(),
+    "hex": VALUE.hex().encode(),
+    "URL": "".join(f"%{byte:02X}" for byte in VALUE).encode(),
+}
+
+
+async def begin(lab: Lab, *headers: bytes, way: str = "tunnel") -> Client:
+    """Send the head of an upload by HTTP/1.1."""
+    client = await (lab.tunnel() if way == "tunnel" else lab.base())
+    path = "/x" if way == "tunnel" else "/api/x"
+    await client.send(
+        b"\r\n".join((b"POST %s HTTP/1.1" % path.encode(), b"host: " + client.authority.encode(), *headers))
+    )
+    await client.send(b"\r\n\r\n")
+    return client
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("rule", [ALLOW_ALL, WITH_KEY])
+async def test_a_body_that_is_here_is_denied_before_anything_leaves(spelling: str, rule: dict[str, Any]) -> None:
+    """Whole bodies are searched first, in every spelling, towards the credential's own host too."""
+    async with Lab(HttpUpstream(echo), rules=[rule]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("POST", "/x", body=b'{"a": "' + SPELLINGS[spelling] + b'"}')
+        assert (answer.status, answer.reason) == (403, "secret_leaving")
+        client.close()
+        await lab.refused(LEAK)
+
+
+@pytest.mark.parametrize("way", ["tunnel", "base URL"])
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_a_value_across_pieces_is_cut_out_of_http1(framing: str, way: str) -> None:
+    """The upstream has the beginning, less than the value, and a connection that ends within the message."""
+    async with Lab(RawUpstream(silent)) as lab:
+        frame = b"content-length: 100" if framing == "length" else b"transfer-encoding: chunked"
+        client = await begin(lab, frame, way=way)
+
+        def piece(data: bytes) -> bytes:
+            return data if framing == "length" else b"%x\r\n%s\r\n" % (len(data), data)
+
+        await client.send(piece(b"begin "))
+        line = await lab.upstream.connection()
+        await line.seen(b"begin ")
+        for place in range(len(VALUE)):
+            await client.send(piece(VALUE[place : place + 1]))
+        answer = await client.answer("POST")
+        assert (answer.status, answer.reason) == (403, "secret_leaving")
+        await line.end()
+        head, _, body = bytes(line.received).partition(b"\r\n\r\n")
+        assert frame in head.lower() and VALUE[:4] not in body and b"0\r\n\r\n" not in body
+        assert len(body) < 100
+        client.close()
+        await lab.audited(LEAK)
+
+
+async def test_a_value_across_frames_resets_the_stream_of_http2() -> None:
+    """The stream upstream is reset, so that it is not taken for a whole request; the others go on."""
+
+    async def app(talk: Talk2) -> None:
+        if talk.method == "POST":
+            await talk.given_up()
+            return
+        await echo2(talk)
+
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/x", method="POST")
+        await guest.data(stream, b"begin ")
+        for place in range(len(VALUE)):
+            await guest.data(stream, VALUE[place : place + 1])
+        reply = await guest.answer(stream)
+        assert (reply.status, reply.reason) == (403, "secret_leaving")
+        await claimed(lab, 1)
+        assert (await guest.ask("/")).status == 200
+        upstream: Any = lab.upstream
+        assert VALUE[:4] not in lab.upstream.received and len(upstream.lines) >= 1
+        guest.close()
+        records = lab.records
+        assert [each.reason.value for each in records if each.reason] == ["secret_leaving", "allowed"]
+        lab._claimed = len(records)
+
+
+async def test_a_grpc_call_is_refused_in_its_own_words() -> None:
+    """A message of a client's stream that tells a value ends the call with PERMISSION_DENIED."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.given_up()
+
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/pkg.Service/Put", (b"content-type", b"application/grpc"), method="POST")
+        for message in (b"\x0a\x02hi", b"\x0a%c%s" % (len(VALUE), VALUE)):
+            await guest.data(stream, b"\0" + len(message).to_bytes(4, "big") + message)
+        reply = await guest.answer(stream)
+        assert reply.header(b"grpc-status") == b"7"
+        assert VALUE not in lab.upstream.received
+        guest.close()
+        (record,) = await claimed(lab, 1)
+        assert record.reason is not None and record.reason.value == "secret_leaving"
+
+
+async def test_over_a_ring_too() -> None:
+    """A guest without a kernel streams under the same guard."""
+    async with Lab(HttpUpstream(echo)) as lab, Ringed(lab) as ringed:
+        client = await ringed.tls()
+        answer = await client.ask("POST", "/x", body=b"x" * 100 + VALUE)
+        assert answer.reason == "secret_leaving"
+        await lab.refused(LEAK)
+        client.close()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_within_a_content_coding(whole: bool) -> None:
+    """What gzip hides is looked at, and what is not a gzip although it says so is no way out either."""
+    async with Lab(HttpUpstream(echo)) as lab:
+        client = await lab.tunnel()
+        body = gzip.compress(b"x" * 1000 + VALUE) if whole else b"not gzip " + VALUE
+        answer = await client.ask("POST", "/x", b"content-encoding: gzip", body=body)
+        assert answer.reason == ("secret_leaving" if whole else "body_undecodable")
+        client.close()
+        path = "[withheld]" if whole else "/x"
+        await lab.refused(f"POST {path} deny {answer.reason} {answer.status} denied")
+
+
+@pytest.mark.parametrize("coding", [b"", b"content-encoding: gzip", b"content-encoding: aws-chunked"])
+async def test_a_body_without_a_value_is_as_it_was(coding: bytes) -> None:
+    """Length, coding and every byte are the guest's, beginnings of the value included, at the end too."""
+    plain = b"a " + VALUE[:-1] + b" b " + VALUE[:12] + b"\n" + base64.b64encode(VALUE[:10]) + b" " + VALUE[:-1]
+    body = gzip.compress(plain) if coding.endswith(b"gzip") else plain
+    async with Lab(HttpUpstream(echo), rules=[WITH_KEY]) as lab:
+        client = await begin(lab, b"content-length: %d" % len(body), *([coding] if coding else []))
+        for place in range(0, len(body), 7):
+            await client.send(body[place : place + 7])
+        answer = await client.answer("POST")
+        said = answer.json
+        headers = dict(said["headers"])
+        assert said["body"].encode("latin-1") == body
+        assert headers["content-length"] == str(len(body)) and "transfer-encoding" not in headers
+        assert headers.get("content-encoding", "").encode() == coding[18:]
+        client.close()
+        await lab.audited("POST /x allow allowed 200 complete")
+
+
+async def test_a_pause_delays_nothing_that_is_no_secret() -> None:
+    """What came goes on at once while the guest waits for an answer, up to three bytes of a beginning with it."""
+    async with Lab(RawUpstream(silent)) as lab:
+        client = await begin(lab, b"transfer-encoding: chunked")
+        await client.send(b"7\r\none sk-\r\n")
+        line = await lab.upstream.connection()
+        await line.seen(b"one ")
+        await line.seen(b"sk-")
+        await client.send(b"3\r\ntwo\r\n")
+        await line.seen(b"two")
+        client.close()
+        await lab.audited("POST /x allow guest_gone 0 aborted")
