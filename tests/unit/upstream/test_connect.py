@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from seamgate.upstream.connect import Connector
 from seamgate.upstream.tls import OriginTls, UpstreamTls, UpstreamTlsConfig
 from support.certificates import write_upstream_ca
 from support.line import Line
+from support.servers import free_port
 from support.upstream import RawUpstream, silent
 
 
@@ -57,16 +57,10 @@ async def test_the_next_address_is_tried(tmp_path: Path) -> None:
 async def test_nobody_there(tmp_path: Path) -> None:
     """Each address is named with its reason."""
     upstream = RawUpstream(silent, "api.test")
-    upstream.port = _free_port()
+    upstream.port = free_port()
     with pytest.raises(ConnectFailed) as caught:
         await dial(connector(tmp_path), upstream, "127.0.0.2", "127.0.0.1")
     assert "127.0.0.2: " in caught.value.message and "127.0.0.1: " in caught.value.message
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("host", ["other.test", "127.0.0.1"])
