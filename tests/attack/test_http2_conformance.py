@@ -390,7 +390,7 @@ async def test_each_error_of_a_guest_ends_what_it_has_to(part: str) -> None:
         wrong: dict[str, str] = {}
         for what, case in AS_GUEST[part].items():
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(40):
                     await check(lab, case)
             except (AssertionError, TimeoutError) as error:
                 wrong[what] = repr(error)
@@ -504,7 +504,7 @@ async def test_each_error_of_an_upstream_ends_what_it_has_to() -> None:
             upstream.wrong = case
             connections = len(upstream.lines)
             guest = await tunnel(lab)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(40):
                 reply = await guest.answer(await guest.begin("/", ended=True))
                 (record,) = await claimed(lab, 1)
                 well = await guest.ask("/") if not case.ends else None

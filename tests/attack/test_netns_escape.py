@@ -99,7 +99,7 @@ async def test_other_ports_are_reset(family: str, address: str, port: int) -> No
 async def test_a_literal_address_is_judged_as_one(url: str) -> None:
     """P8: TLS and HTTP to an address don't skip policy; the denial is told in the protocol and says what is missing."""
     async with Lab(HttpUpstream(echo)) as lab:
-        curl = ("curl", "-gsSk", "--max-time", "20", "--noproxy", "*")
+        curl = ("curl", "-gsSk", "--max-time", "60", "--noproxy", "*")
         done = await Guests(lab).run(*curl, url)
         assert f"No rule allows GET {url}" in done.out, done
         await lab.refused("GET /x deny no_rule_matched 403 denied")

@@ -22,7 +22,7 @@ _ASK = """\
 import sys, urllib.request, urllib.error
 for url in sys.argv[1:]:
     try:
-        urllib.request.urlopen(url, timeout=10)
+        urllib.request.urlopen(url, timeout=40)
     except OSError as error:
         print(error)
 """

@@ -19,7 +19,7 @@ SETTINGS = {"entries": {"proxy": {"guest": ""}}}
 
 async def curl(lab: Lab, *arguments: str, stdin: bytes | None = None) -> tuple[int, str]:
     """Run curl; return (exit code, stdout)."""
-    code, out, _ = await run("curl", "-sS", "--max-time", "20", *arguments, env=lab.environment(), stdin=stdin)
+    code, out, _ = await run("curl", "-sS", "--max-time", "60", *arguments, env=lab.environment(), stdin=stdin)
     return code, out.decode()
 
 

@@ -48,7 +48,7 @@ class Names:
         """Ask with Knot's kdig, once."""
         if shutil.which("kdig") is None:
             pytest.skip("kdig is not installed")
-        command = ("kdig", f"@{self.address}", "-p", str(self.port), "+timeout=10", "+retry=0", *arguments)
+        command = ("kdig", f"@{self.address}", "-p", str(self.port), "+timeout=40", "+retry=0", *arguments)
         code, out, err = await run(*command, env={"PATH": "/usr/bin:/bin"})
         assert code == 0, err.decode()
         return out.decode()
@@ -65,7 +65,7 @@ class Names:
             client.connect((self.address, self.port))
             for message in messages:
                 client.send(message)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(40):
                 return [await loop.sock_recv(client, 65536) for _ in messages]
 
     @property
@@ -246,7 +246,7 @@ async def test_tcp_framing() -> None:
             writer.write(bytes([byte]))
             await writer.drain()
         answers = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             for _ in range(4):
                 size = int.from_bytes(await reader.readexactly(2))
                 answers.append(DNSRecord.parse(await reader.readexactly(size)))

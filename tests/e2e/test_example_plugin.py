@@ -24,7 +24,7 @@ _ASK = """\
 import json, urllib.error, urllib.request
 for _ in range(4):
     try:
-        urllib.request.urlopen("http://a.invalid/", timeout=10)
+        urllib.request.urlopen("http://a.invalid/", timeout=40)
     except urllib.error.HTTPError as error:
         told = json.loads(error.read())["error"]
         print(error.code, told["code"], told["rule"], told["message"])

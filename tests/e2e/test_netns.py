@@ -16,7 +16,7 @@ from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
 from support.netns import Guests, python, run_guest
 from support.upstream import HttpUpstream, echo
 
-CURL = ("curl", "-sS", "--max-time", "20")
+CURL = ("curl", "-sS", "--max-time", "60")
 AROUND = (*CURL, "--noproxy", "*")
 
 
@@ -84,11 +84,11 @@ question = b"\\x06secret\\x07example\\0\\0\\x01\\0\\x01"
 query = b"\\x12\\x34\\x01\\0\\0\\x01\\0\\0\\0\\0\\0\\x01" + question + b"\\0\\0\\x29\\x10\\0\\0\\0\\0\\0\\0\\0"
 for server in ("127.0.0.1", "8.8.8.8"):
     with socket.socket(type=socket.SOCK_DGRAM) as client:
-        client.settimeout(10)
+        client.settimeout(40)
         client.sendto(query, (server, 53))
         answer = client.recv(4096)
     print(answer[:2].hex(), answer[3] & 15, b"No rule allows https://secret.example" in answer)
-with socket.create_connection(("8.8.4.4", 53), timeout=10) as client:
+with socket.create_connection(("8.8.4.4", 53), timeout=40) as client:
     client.sendall(len(query).to_bytes(2) + query)
     print(client.recv(4096)[5] & 15)
 """
@@ -135,7 +135,7 @@ async def test_a_guest_talks_with_its_own_servers() -> None:
 import http.server, threading, urllib.request
 server = http.server.HTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
-print(urllib.request.urlopen("http://localhost:8000/", timeout=10).status)
+print(urllib.request.urlopen("http://localhost:8000/", timeout=40).status)
 """
     async with Lab(HttpUpstream(echo)) as lab:
         done = await python(lab, code)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.cli import COMMAND_S, environment, seamgate
 
-_ASK = ("curl", "-s", "--max-time", "20", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}")
+_ASK = ("curl", "-s", "--max-time", "60", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}")
 # In a user namespace that permits no further ones, as in a container whose runtime forbids them.
 _NO_NAMESPACES = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" -m seamgate "$@"'
 

@@ -22,7 +22,7 @@ async def curl(lab: Lab, url: str, user: str = "", scheme: str = "socks5h") -> t
     host, port = lab.gateway.addresses["socks5"]
     proxy = f"{scheme}://{user}{host}:{port}"
     ca = str(lab.gateway.ca_path)
-    code, out, _ = await run("curl", "-sS", "--max-time", "20", "--cacert", ca, "-x", proxy, url, env={})
+    code, out, _ = await run("curl", "-sS", "--max-time", "60", "--cacert", ca, "-x", proxy, url, env={})
     return code, out.decode()
 
 

@@ -39,7 +39,7 @@ with connect(base + "/echo", subprotocols=["v1", "v2"]) as ws:
     out["bytes"] = ws.recv() == bytes(range(256)) * 1000
     ws.send(["frag", "men", "ted"])
     out["fragments"] = ws.recv()
-    out["ping"] = ws.ping().wait(10)
+    out["ping"] = ws.ping().wait(40)
 with connect(base + "/early") as ws:
     out["early"] = ws.recv()
 with connect(base + "/identify") as ws:

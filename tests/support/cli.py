@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-COMMAND_S = 30.0
+COMMAND_S = 100.0
 _OWN_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "SEAMGATE_AUDIT", "SEAMGATE_CONFIG", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 # Templates of microVMs take seconds to make and hold nothing of a user: one folder for a whole run of tests.
@@ -64,7 +64,7 @@ def denied_by(folder: Path, port: int, url: str) -> str:
     """Ask the proxy for a URL as the agent of such a folder; return the message that it answers with."""
     token = (folder / "agent.token").read_text().strip()
     done = subprocess.run(
-        ["curl", "-sS", "--max-time", "10", "-x", f"http://agent:{token}@127.0.0.1:{port}", url],
+        ["curl", "-sS", "--max-time", "60", "-x", f"http://agent:{token}@127.0.0.1:{port}", url],
         capture_output=True, text=True, timeout=COMMAND_S, check=False, env=environment(folder),
     )  # fmt: skip
     return str(json.loads(done.stdout)["error"]["message"])

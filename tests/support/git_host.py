@@ -71,7 +71,11 @@ class GitHost:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, _ = await backend.communicate(body)
+        try:
+            out, _ = await backend.communicate(body)
+        finally:
+            if backend.returncode is None:  # the test is over before git is
+                backend.kill()
         head, _, answer = out.partition(b"\r\n\r\n")
         fields = [line.partition(":")[::2] for line in head.decode().splitlines()]
         status = next((int(value.split()[0]) for name, value in fields if name.lower() == "status"), 200)

@@ -87,5 +87,5 @@ class GrpcUpstream(RawUpstream):
     def _wait(self, request: bytes, context: Any) -> bytes:
         self._note(context)
         context.add_callback(self.cancelled.set)
-        self.cancelled.wait(20)
+        self.cancelled.wait(40)
         return b"late"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-PROGRAM_LIMIT_S = 25.0
+PROGRAM_LIMIT_S = 50.0
 
 
 async def run(*command: str, env: Mapping[str, str], stdin: bytes | None = None) -> tuple[int, bytes, bytes]:

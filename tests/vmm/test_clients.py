@@ -186,5 +186,5 @@ print(anthropic.Anthropic().messages.create(model='m', max_tokens=5, messages=[{
 def test_a_refused_stream_is_a_connection_error(clients: Path) -> None:
     """Where the gateway takes no stream, a client sees its usual connection error, not a hang."""
     refuse: Callable[[StreamOpen], None] = lambda _: None  # noqa: E731 - a table of one
-    code = "import requests\ntry:\n    requests.get('https://a.test/x', timeout=5)\nexcept requests.ConnectionError:\n    print('no')"
+    code = "import requests\ntry:\n    requests.get('https://a.test/x', timeout=40)\nexcept requests.ConnectionError:\n    print('no')"
     assert _run(clients, code, refuse).text == "no\n"

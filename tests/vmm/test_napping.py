@@ -22,7 +22,7 @@ from seamgate_vmm.template import Job, restore, view_of
 from seamgate_vmm.worker import Worker
 from vmm.conftest import ROOMY, Collect, drive
 
-pytestmark = [pytest.mark.kvm, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.kvm, pytest.mark.timeout(120)]
 
 _ROUNDING = """
 import ctypes, threading, time

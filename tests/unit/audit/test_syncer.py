@@ -31,10 +31,10 @@ def test_it_syncs_after_a_write_and_closes_what_is_retired(tmp_path: Path, monke
     syncer = Syncer(0.001)
     fd = _open(tmp_path / "a")
     syncer.touch(fd)
-    assert done.wait(10)
+    assert done.wait(40)
     done.clear()
     syncer.retire(fd)
-    assert done.wait(10)
+    assert done.wait(40)
     syncer.close()
     assert synced == [fd, fd]
     with pytest.raises(OSError, match="Bad file descriptor"):

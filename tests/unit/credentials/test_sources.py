@@ -305,7 +305,7 @@ def test_a_command_that_was_given_up_is_ended(tmp_path: Path, run: Runner) -> No
     for pid in path.read_text().split():
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(int(pid))
-            readable, _, _ = select.select([descriptor], [], [], 10.0)  # readable once it has ended
+            readable, _, _ = select.select([descriptor], [], [], 40.0)  # readable once it has ended
             os.close(descriptor)
             assert readable
 

@@ -105,7 +105,7 @@ async def test_an_upstream_that_is_silent_in_the_handshake(tmp_path: Path) -> No
     await upstream.start()
     upstream.tls = True
     with pytest.raises(UpstreamTimeout):
-        await dial(connector(tmp_path, timeout_s=0.05), upstream, "127.0.0.1", "127.0.0.1")
+        await dial(connector(tmp_path, timeout_s=0.5), upstream, "127.0.0.1", "127.0.0.1")
     assert len(upstream.lines) == 2
     await upstream.stop()
 
