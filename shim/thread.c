@@ -129,7 +129,7 @@ static i64 ask_elsewhere(u64 op, u64 address, u64 length)
         return result;
     yields_seen = PARAMS->yield_seq;
     for (u32 i = 0; i < HOST_SIGNALS; i++)
-        signals_seen[i] = PARAMS->signals[i];
+        signals_seen[i] = 0; /* each machine counts from there: one that came before this is not lost */
     memory_refresh();
     input_refresh();
     io_events++; /* what a thread waits for may be otherwise here */

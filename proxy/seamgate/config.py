@@ -106,6 +106,21 @@ class NetnsEntry(_Section, frozen=True):
     denied_names: Literal["nxdomain", "refused", "explain"] = "nxdomain"
 
 
+class KvmIdle(_Section, frozen=True):
+    """What a guest in a microVM gives back while it waits. Seconds of waiting; 0: never.
+
+    Attributes:
+        trim_s: pages that are what its template has.
+        park_s: what KVM holds for it; its streams stay, and whatever comes wakes it.
+        hibernate_s: its memory, to disk, sealed. Only a guest that has no stream and does not read its standard input,
+            and only if it waits at least as long again; its clocks and limits go on. Not before `park_s`.
+    """
+
+    trim_s: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    park_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    hibernate_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
 class KvmEntry(_Section, frozen=True):
     """What guests of `seamgate run --isolation kvm` meet at the end of their ring. Nothing of it listens.
 
@@ -114,10 +129,12 @@ class KvmEntry(_Section, frozen=True):
             get an address (`explain`), at which its program is told why.
         own_tls: what becomes of a TLS handshake that a guest makes by itself, not through Python's `ssl`: `terminate`
             it with a certificate of the gateway's CA, or `refuse` it.
+        idle: what a guest gives back while it waits.
     """
 
     denied_names: Literal["nxdomain", "refused", "explain"] = "explain"
     own_tls: Literal["terminate", "refuse"] = "terminate"
+    idle: KvmIdle = KvmIdle()
 
 
 class Entries(_Section, frozen=True):
@@ -413,6 +430,11 @@ def _check(document: Document, written: ConfigFile) -> None:
         proxy = written.upstream_proxy
         _translated(document, lambda: parse_proxy_url(proxy.url), "upstream_proxy", "url")
         _translated(document, lambda: OriginPatterns(proxy.direct), "upstream_proxy", "direct")
+    if written.entries.kvm is not None:
+        idle = written.entries.kvm.idle
+        if idle.hibernate_s and not 0 < idle.park_s <= idle.hibernate_s:
+            message = "guests are parked before they are hibernated: `park_s` must be neither 0 nor longer than this"
+            raise document.error(message, "entries", "kvm", "idle", "hibernate_s")
     _translated(document, lambda: compile_permit(written.permit_addresses), "permit_addresses")
     _translated(document, lambda: check_credentials(written.credentials), "credentials")
 

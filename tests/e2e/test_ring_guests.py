@@ -448,3 +448,25 @@ async def test_a_guest_that_stood_still_calls_again(template: str) -> None:
         ]  # fmt: skip
         assert int(events[2]["facts"]["kept_bytes"]) > 10_000
         assert (events[1]["facts"]["from"], events[3]["facts"]["from"]) == ("parked", "hibernated")
+
+
+def test_a_guest_that_sleeps_for_long_is_on_disk_if_that_is_wanted(tmp_path: Path) -> None:
+    """`entries: kvm: idle:` is what the pool does: both ways are audited with their cause, and the program's clock,
+    output and exit code are what they would have been."""
+    need_kvm()
+    (tmp_path / "p.yaml").write_text("seamgate: 1\nrules:\n  - {id: one, allow: {hosts: [a.example]}}\n")
+    (tmp_path / "seamgate.yaml").write_text(
+        "entries: {kvm: {idle: {trim_s: 0.1, park_s: 0.2, hibernate_s: 0.3}}, proxy: {listen: 127.0.0.1:8080}}\n"
+        "guests: {other: {token: {env: OTHER_TOKEN}}}\n"
+        "policies: [p.yaml]\n"
+    )
+    code = "import sys, time\na = time.monotonic()\ntime.sleep(3)\nprint(time.monotonic() - a >= 3)\nsys.exit(9)"
+    secrets = {"OTHER_TOKEN": "other-guests-token-1234567890"}
+    done = _run(tmp_path, code, "-c", "seamgate.yaml", "--audit", "run.jsonl", env=secrets)
+    assert (done.returncode, done.stdout) == (9, "True\n"), done
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    told = [(line["gateway"]["event"], line["gateway"]["facts"]) for line in lines if "gateway" in line]
+    told = [(event, facts) for event, facts in told if event.startswith("guest_")]
+    assert [event for event, _ in told] == ["guest_hibernate", "guest_resume", "guest_end"]
+    assert [facts.get("cause") for _, facts in told] == ["idle", "idle", None]
+    assert told[-1][1]["parked_times"] == "1"

@@ -9,6 +9,7 @@ import pytest
 from seamgate import launch
 from seamgate.ca.environment import client_environment
 from seamgate.config import Config, KvmEntry, parse_config
+from seamgate.errors import ConfigError
 from seamgate.flow import Isolation
 
 _TEXT = """\
@@ -42,3 +43,21 @@ def test_its_environment_has_no_secret_no_proxy_and_no_machine(config: Config) -
     secrets = {"SSH_LIKE_KEY": "sk-the-real-value", "OTHER_TOKEN": "a-token-of-somebody"}
     made = launch.microvm_environment(config, {"MODEL": "m", **about_here, **proxies, **secrets})
     assert made == {"MODEL": "m", "SSH_LIKE_KEY": "sk-looks-real-0000"}
+
+
+@pytest.mark.parametrize(
+    ("idle", "message"),
+    [
+        ("{hibernate_s: 20}", "parked before they are hibernated"),
+        ("{park_s: 0, hibernate_s: 60}", "parked before they are hibernated"),
+        ("{trim_s: -1}", "trim_s"),
+        ("{park_s: .inf}", "plain decimal number"),
+        ("{rest_s: 5}", "rest_s"),
+    ],
+)
+def test_a_policy_for_waiting_guests_makes_sense(tmp_path: Path, idle: str, message: str) -> None:
+    """Its times are finite, not negative, and in order: an error with file and line otherwise, when it is loaded."""
+    text = _TEXT.replace("{own_tls: refuse}", f"{{idle: {idle}}}")
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_config(text, "seamgate.yaml", base=tmp_path)
+    assert "seamgate.yaml:3" in str(caught.value)

@@ -16,6 +16,7 @@ from seamgate_vmm import worker as workers
 from seamgate_vmm.channel import Channel
 from seamgate_vmm.guest import Limits, State
 from seamgate_vmm.host import Host
+from seamgate_vmm.idle import IdlePolicy
 from seamgate_vmm.ring import GuestRing
 from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.template import Job, restore, view_of
@@ -99,7 +100,8 @@ def test_a_parked_guest_can_be_closed(host: Host, template: Loaded) -> None:
 def _worker(host: Host, template: Loaded, scratch: Path) -> Iterator[tuple[Worker, Channel]]:
     """A worker in a thread of this process, without a jail, and the pool's end of its channel."""
     ours, theirs = Channel.pair()
-    worker = Worker(host, template, theirs, view_of(template.meta.roots), scratch)
+    policy = IdlePolicy(trim_s=0.05, park_s=0.1)
+    worker = Worker(host, template, theirs, view_of(template.meta.roots), scratch, policy)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -115,8 +117,7 @@ def test_a_worker_lets_guests_nap(
     host: Host, template: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A guest that sleeps is parked after a while, wakes at its time, and what it computes and writes is right."""
-    for name, value in {"_TRIM_AFTER_S": 0.05, "_NAP_AFTER_S": 0.1, "_CHECK_S": 0.05}.items():
-        monkeypatch.setattr(workers, name, value)
+    monkeypatch.setattr(workers, "_CHECK_S", 0.05)
     parked = threading.Event()
     awake = Worker._awake
 
@@ -132,9 +133,10 @@ def test_a_worker_lets_guests_nap(
         message: dict[str, Any] = {"op": "start", "guest": 1, "pid": 2001, "argv": ["-c", code], "env": {}, "cwd": "/"}
         message |= {"terminals": [], "stdin": False, "limits": asdict(Limits())}
         channel.send(message, (*ring.handles(), write, write))
-        told = [channel.receive()[0] for _ in range(2)]
-        assert [each["op"] for each in told] == ["started", "ended"]
-        assert (told[1]["outcome"]["reason"], told[1]["outcome"]["code"]) == ("exited", 0)
+        told = [channel.receive()[0] for _ in range(6)]
+        assert [each["op"] for each in told] == ["started", "idle", "busy", "idle", "busy", "ended"]
+        assert 0 < told[1]["wait_s"] < 1 and told[1]["waited_s"] > 0.1 and not told[1]["reads"]
+        assert (told[-1]["outcome"]["reason"], told[-1]["outcome"]["code"]) == ("exited", 0)
     assert parked.is_set()
     assert os.read(read, 100) == b"0\n1\n"
     os.close(read)

@@ -324,8 +324,8 @@ def test_a_caller_that_gives_up_leaves_it_running(template: Loaded) -> None:
         talk = await Talk(pool).start(_LIVING)
         talk.tell("3")
         assert await talk.line() == "began"
-        rest: Callable[[PooledGuest], Awaitable[object]]
-        for turn, rest in enumerate((pool.park, pool.hibernate) * 6):
+        ways: list[Callable[[PooledGuest], Awaitable[object]]] = [pool.park, pool.hibernate]
+        for turn, rest in enumerate(ways * 6):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0):
                     await rest(talk.guest)

@@ -128,6 +128,7 @@ class Guest:
         self.refused_memory = False  # it once asked for more than its limit
         self.input: Input | None = None  # None: at its end
         self._console = console
+        self._early_signals: list[int] = []
         self._nudged = False  # something came that it has not looked at: it does not sleep before it has
         self._usage = Usage()
         self._rest = _kvm.REST_NONE  # what it was asked for
@@ -221,7 +222,13 @@ class Guest:
         self.machine.close()
 
     def signal(self, number: int) -> None:
-        """Send SIGINT, SIGTERM or SIGHUP; step a waiting guest afterwards. Raises: ValueError for another one."""
+        """Send SIGINT, SIGTERM or SIGHUP; step a waiting guest afterwards. Raises: ValueError for another one.
+
+        A guest that has not confirmed its randomness gets it when it does: before that it may not show anything.
+        """
+        if not self.confirmed:
+            self._early_signals.append(number)
+            return
         self.machine.signal(number)
         self._nudged = True
 
@@ -381,6 +388,8 @@ class Guest:
             return -14
         if data == self._expected:
             self._expected = None
+            for number in self._early_signals:
+                self.machine.signal(number)
         elif len(self.notes) < _MAX_NOTES:
             self.notes.append(data)
         return len(data)

@@ -256,11 +256,12 @@ def resume(
     ring: tuple[int, int] | None = None,
     reuse: Guest | None = None,
     flags: int = 0,
+    slept_ns: int = 0,
 ) -> Guest:
     """Make a machine of what `capture` gave; the guest stands still until `go_on`.
 
-    Its wall clock is right at once, its monotonic clock goes on from where it stood. Its pseudo-random state is its
-    own and goes on too, because it is the same guest: whoever calls this must not call it twice for one capture.
+    Its wall clock is right at once, its monotonic clock goes on `slept_ns` after where it stood. Its pseudo-random
+    state goes on too, because it is the same guest: whoever calls this must not call it twice for one capture.
 
     limits, ring, reuse: as for `template.restore`. flags: PARAMS_TERMINAL bits.
     Raises: HibernationError, with the reason; OSError if KVM refuses.
@@ -277,13 +278,13 @@ def resume(
         for run in what.runs:
             machine.write(run.address, pages_of(run, stored, loaded), True)
         generation = secrets.randbits(63) | 1
-        set_params(machine, host, loaded.meta.layout, what.mono_ns, generation, what.pid, flags)
+        set_params(machine, host, loaded.meta.layout, what.mono_ns + slept_ns, generation, what.pid, flags)
         machine.load(bytes.fromhex(what.state))
         files.program = loaded.meta.program
         files.restore(what.files)
         guest = Guest(machine, files, console, limits, loaded.meta.layout, what.pid)
         guest.unsupported.update(what.unsupported)
-        guest.resumed(Usage(what.output_bytes, what.cpu_ns, what.ran_s))
+        guest.resumed(Usage(what.output_bytes, what.cpu_ns, what.ran_s + slept_ns / 1e9))
     except BaseException:
         files.close()
         machine.close()

@@ -21,6 +21,7 @@ from seamgate_vmm.channel import Channel, Closed
 from seamgate_vmm.confinement import join
 from seamgate_vmm.errors import VmmError
 from seamgate_vmm.host import Host, open_host
+from seamgate_vmm.idle import IdlePolicy
 from seamgate_vmm.image import Mount, View
 from seamgate_vmm.snapshot import Loaded, load
 from seamgate_vmm.template import view_of
@@ -44,11 +45,13 @@ def enter_jail(view: View, scratch_root: Path, uid: int | None = None) -> None:
     _kvm.seccomp(True)
 
 
-def _worker(host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path, uid: int | None) -> None:
+def _worker(
+    host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path, uid: int | None, idle: IdlePolicy
+) -> None:
     os.nice(_NICE)
     os.umask(0)  # modes of files in scratch are the guest's own
     enter_jail(view, scratch_root, uid)
-    Worker(host, loaded, channel, view, scratch_root).run()
+    Worker(host, loaded, channel, view, scratch_root, idle).run()
 
 
 def nursery(fd: int) -> int:
@@ -72,7 +75,8 @@ def nursery(fd: int) -> int:
     channel.send({"op": "loaded", "python": loaded.meta.program, "tier": host.tier})
     gc.collect()
     gc.freeze()  # what a collector never looks at, it never writes to: workers share it with us
-    return _spawn_workers(channel, host, loaded, view, scratch_root, message["uid"])
+    idle = IdlePolicy(**message["idle"])
+    return _spawn_workers(channel, host, loaded, view, scratch_root, message["uid"], idle)
 
 
 def _wait_for_workers() -> None:
@@ -87,7 +91,7 @@ def _wait_for_workers() -> None:
 
 
 def _spawn_workers(
-    channel: Channel, host: Host, loaded: Loaded, view: View, scratch_root: Path, uid: int | None
+    channel: Channel, host: Host, loaded: Loaded, view: View, scratch_root: Path, uid: int | None, idle: IdlePolicy
 ) -> int:
     while True:
         try:
@@ -101,7 +105,7 @@ def _spawn_workers(
                 channel.close()
                 if message["group"]:
                     join(message["group"])
-                _worker(host, loaded, Channel(socket.socket(fileno=fds[0])), view, scratch_root, uid)
+                _worker(host, loaded, Channel(socket.socket(fileno=fds[0])), view, scratch_root, uid, idle)
                 code = 0
             except OSError as error:
                 sys.stderr.write(f"seamgate: a worker ended: {error}\n")

@@ -45,6 +45,7 @@ class Outcome:
     detail: str = ""
     unsupported: dict[str, int] = field(default_factory=dict)
     cpu_s: float = 0.0
+    parked_times: int = 0  # because it waited for long
 
     @property
     def natural(self) -> bool:

@@ -29,11 +29,13 @@ from seamgate_vmm.confinement import NoGroups, WorkerGroups, worker_memory_bytes
 from seamgate_vmm.dormant import Dormitory
 from seamgate_vmm.errors import HibernationError, KvmUnusable, TemplateError, VmmError, WorkerDied
 from seamgate_vmm.guest import UNNATURAL, Limits
+from seamgate_vmm.idle import IdlePolicy
 from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import GuestEvent, Outcome, Reason
 from seamgate_vmm.pooled import OnChange, PooledGuest, Rest, WorkerLink
 from seamgate_vmm.ring import Accept, GuestRing, RingServer
+from seamgate_vmm.sleepers import Sleepers
 from seamgate_vmm.template import Job
 from seamgate_vmm.worker import outcome_from_json
 
@@ -54,6 +56,7 @@ class Pool:
         mounts: Sequence[Mount] = (),
         hide: Sequence[Path] = (),
         limits: Limits | None = None,
+        idle: IdlePolicy | None = None,
         guests_per_worker: int = GUESTS_PER_WORKER,
         scratch_parent: Path | None = None,
     ) -> None:
@@ -61,6 +64,8 @@ class Pool:
         self._mounts = mounts
         self._hide = hide
         self._limits = limits or Limits()
+        self._idle = idle or IdlePolicy()
+        self._sleepers = Sleepers(self, self._idle)
         self._per_worker = guests_per_worker
         self._scratch_parent = scratch_parent
         self._scratch_root: Path | None = None
@@ -101,7 +106,7 @@ class Pool:
         self._control = ours
         mounts = [(m.guest, m.host) for m in self._mounts]
         order = {"template": str(self._template), "mounts": mounts, "hidden": [str(p) for p in self._hide]}
-        ours.send({**order, "scratch_root": str(self._scratch_root), "uid": uid})
+        ours.send({**order, "scratch_root": str(self._scratch_root), "uid": uid, "idle": asdict(self._idle)})
         try:
             async with asyncio.timeout(_START_DEADLINE_S):
                 message, _ = await asyncio.to_thread(ours.receive)
@@ -118,6 +123,7 @@ class Pool:
 
     async def close(self) -> None:
         """End every guest and process; wait for them."""
+        await self._sleepers.close()
         for worker in list(self._workers):
             self._lost(worker, Reason.STOPPED, "the pool was closed")
         for guest in list(self._hibernated.values()):
@@ -149,6 +155,11 @@ class Pool:
     def hibernated_count(self) -> int:
         """How many guests are on disk."""
         return len(self._hibernated)
+
+    @property
+    def idle_count(self) -> int:
+        """How many guests are parked or hibernated because they have waited for long."""
+        return len(self._sleepers)
 
     @property
     def nursery_pid(self) -> int:
@@ -191,6 +202,7 @@ class Pool:
 
         server = RingServer(ring, accept, names=names, on_violation=violated)
         guest = PooledGuest(number, worker, ring, server, limits or self._limits, job.terminals, want_input, on_change)
+        guest.on_signal = self._sleepers.take_signal
         worker.guests[number] = guest
         server.start()
         message = {
@@ -225,10 +237,11 @@ class Pool:
         guest.rest = Rest.PARKED
         self._changed(guest, "guest_park", {})
 
-    async def hibernate(self, guest: PooledGuest) -> int:
+    async def hibernate(self, guest: PooledGuest, *, cause: str = "") -> int:
         """Move a running or parked guest to disk, sealed; return the bytes there. Its machine serves others.
 
-        Its streams are ended first, on both sides, as by a network that goes away. Its monotonic clock stands still.
+        Its streams are ended first, on both sides, as by a network that goes away. cause: why, for the audit log, if
+        nobody asked: then its monotonic clock and its time limits go on; else they stand still.
         Raises: HibernationError, with the reason; it goes on then, but for its streams.
         """
         self._expect(guest, Rest.RUNNING, Rest.PARKED)
@@ -238,6 +251,7 @@ class Pool:
         fd = os.memfd_create("seamgate-hibernating", os.MFD_CLOEXEC)
         try:
             await guest.ask({"op": "rest", "kind": "hibernate"}, [fd])
+            guest.clock_since_s = time.monotonic() if cause else None
             size = await self._store(guest, fd)
         except BaseException:
             guest.keep_going()
@@ -246,7 +260,7 @@ class Pool:
             os.close(fd)
         await asyncio.shield(self._leave(guest))  # from here on it is hibernated, whoever waits for that
         facts = {"kept_bytes": str(size), "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
-        self._changed(guest, "guest_hibernate", facts)
+        self._changed(guest, "guest_hibernate", facts | ({"cause": cause} if cause else {}))
         return size
 
     async def _leave(self, guest: PooledGuest) -> None:
@@ -267,8 +281,8 @@ class Pool:
         except OSError as error:
             raise HibernationError(f"guest {guest.number}: its file can't be written: {error.strerror}") from error
 
-    async def resume(self, guest: PooledGuest) -> None:
-        """Let a parked or hibernated guest go on.
+    async def resume(self, guest: PooledGuest, *, cause: str = "") -> None:
+        """Let a parked or hibernated guest go on. cause: as for `hibernate`.
 
         Raises: HibernationError, with the reason. If its file was refused it is hibernated still; if its worker refused
         it, it is over (`not_resumed`).
@@ -280,8 +294,9 @@ class Pool:
         else:
             await asyncio.shield(self._wake(guest))
         guest.rest = Rest.RUNNING
+        self._sleepers.awake(guest)
         facts = {"from": before.value, "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
-        self._changed(guest, "guest_resume", facts)
+        self._changed(guest, "guest_resume", facts | ({"cause": cause} if cause else {}))
 
     async def _wake(self, guest: PooledGuest) -> None:
         assert self._dormitory is not None
@@ -302,6 +317,7 @@ class Pool:
                 "terminals": list(guest.terminals),
                 "stdin": stdin,
                 "scratch": guest.scratch,
+                "clock_since_s": guest.clock_since_s,
             }
             try:
                 await guest.ask(message, (fd, *ring.handles(), *guest.console))
@@ -320,6 +336,7 @@ class Pool:
     def _forget(self, guest: PooledGuest) -> None:
         """A guest is over that no worker cleans up behind."""
         self._hibernated.pop(guest.number, None)
+        self._sleepers.awake(guest)
         if self._dormitory is not None:
             self._dormitory.forget(guest.number)
         if self._scratch_root is not None and guest.scratch:
@@ -426,6 +443,13 @@ class Pool:
             outcome = outcome_from_json(message["outcome"])
             del worker.guests[guest.number]
             guest.finish(outcome)
+            self._sleepers.awake(guest)
+        elif message["op"] == "idle":
+            guest.times_parked += 1
+            wait_s = None if message["wait_s"] is None else float(message["wait_s"])
+            self._sleepers.parked(guest, float(message["waited_s"]), wait_s, reads=bool(message["reads"]))
+        elif message["op"] == "busy":
+            self._sleepers.awake(guest)
         elif message["op"] in ("rested", "going", "dropped") and int(message["question"]) == guest.question:
             if message["op"] == "dropped":
                 guest.scratch = _plain_name(str(message["scratch"]))
@@ -448,6 +472,7 @@ class Pool:
             worker.warm.set_exception(WorkerDied(detail))
         for guest in worker.guests.values():
             guest.finish(Outcome(reason, UNNATURAL, detail))
+            self._sleepers.awake(guest)
         worker.guests.clear()
 
 

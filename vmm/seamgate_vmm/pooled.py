@@ -8,7 +8,9 @@ import asyncio
 import enum
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +56,18 @@ class PooledGuest:
         self.want_input = want_input
         self.on_change = on_change
         self.on_gone: Callable[[PooledGuest], None] | None = None  # called when it ends while it is hibernated
+        self.on_signal: Callable[[PooledGuest, signal.Signals], bool] | None = None  # True: it was taken care of
         self.rest = Rest.RUNNING
         self.times_hibernated = 0
+        self.times_parked = 0  # by its worker, because it waited
+        self.clock_since_s: float | None = None  # when it was hibernated, if its clocks are to go on meanwhile
         self.reply: asyncio.Future[tuple[str, list[int]]] | None = None  # of the worker, to what the pool asked last
         self.question = 0  # its number: an answer to an earlier one is none
         self.scratch = ""  # the name of its folder, while it is hibernated
         self.console: list[int] = []  # stdout, stderr, stdin, while it is hibernated
         self._worker = worker
         self._ring: GuestRing | None = ring
+        self._begun = time.monotonic()
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = loop.create_future()
         self._outcome: asyncio.Future[Outcome] = loop.create_future()
@@ -73,6 +79,11 @@ class PooledGuest:
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self._outcome.done()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._begun
 
     async def started(self) -> None:
         """Wait until the guest has confirmed its randomness and runs its program, or is over."""
@@ -94,8 +105,11 @@ class PooledGuest:
     def signal(self, number: signal.Signals) -> None:
         """Send it SIGINT (as Ctrl-C does), SIGTERM or SIGHUP: it takes it as any program does, or ignores it.
 
-        One that is parked takes it when it goes on. Raises: HibernationError if it is hibernated.
+        One that is parked takes it when it goes on; one that is hibernated by policy is woken.
+        Raises: HibernationError if it is hibernated because its owner wanted so.
         """
+        if self.on_signal is not None and self.on_signal(self, number):
+            return
         if self.rest is Rest.HIBERNATED:
             raise HibernationError(f"guest {self.number} is hibernated: resume it first, or stop it")
         self._worker.tell({"op": "signal", "guest": self.number, "number": int(number)})
@@ -166,7 +180,7 @@ class PooledGuest:
         self.answer(f"it ended meanwhile: {outcome}", [])
         self.confirm_started()
         if not self._outcome.done():
-            self._outcome.set_result(outcome)
+            self._outcome.set_result(replace(outcome, parked_times=self.times_parked))
 
 
 class WorkerLink:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from seamgate_vmm.errors import KvmUnusable, ProgramError, TemplateError
 from seamgate_vmm.guest import Limits
+from seamgate_vmm.idle import IdlePolicy
 from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.pool import Pool
-from seamgate_vmm.pooled import PooledGuest
+from seamgate_vmm.pooled import OnChange, PooledGuest
 from seamgate_vmm.ring import Accept
 from seamgate_vmm.standard_input import Feed
 from seamgate_vmm.template import Job, names, path_of
@@ -125,6 +126,8 @@ async def run_program(
     on_ready: Callable[[str], None] | None = None,
     env: Mapping[str, str] | None = None,
     limits: Limits | None = None,
+    idle: IdlePolicy | None = None,
+    on_change: OnChange | None = None,
     grace_s: float = GRACE_S,
     stdin: int | None = None,
     stdout: int = 1,
@@ -136,7 +139,8 @@ async def run_program(
     at its own path, and the working directory; the current one by default. mounts: what is visible beside it. hide:
     files of the host that the guest must not read, wherever they are. on_ready: called with the tier, "hardware" or
     "nested", when the template is loaded and the program is about to start. env: what the guest gets beside the base
-    environment; nothing is inherited. grace_s: how long it has to end after a SIGTERM or SIGHUP to this process.
+    environment; nothing is inherited. idle: what it gives back while it waits. on_change: told when it is hibernated
+    and resumed. grace_s: how long it has to end after a SIGTERM or SIGHUP to this process.
     stdin: a descriptor that is read when and as far as the program reads; None: its stdin is at its end.
     Raises: ProgramError (exit status 2), TemplateError, KvmUnusable (3), VmmError.
     """
@@ -146,7 +150,7 @@ async def run_program(
             path = await asyncio.to_thread(ensure_template, template)
             place = str((folder or Path.cwd()).resolve())
             folders = [Mount(place, place)] if place != "/" else []
-            async with Pool(path, mounts=[*folders, *mounts], hide=hide, limits=limits) as pool:
+            async with Pool(path, mounts=[*folders, *mounts], hide=hide, limits=limits, idle=idle) as pool:
                 if on_ready is not None:
                     on_ready(pool.tier)
                 with _Streams(stdin, stdout, stderr) as streams:
@@ -158,6 +162,7 @@ async def run_program(
                         stderr=streams.err.write,
                         stdin=None if streams.feed is None else streams.feed.read_end,
                         want_input=None if streams.feed is None else streams.feed.want,
+                        on_change=on_change,
                     )
                     return signals.judge(await signals.guest.ended())
         except asyncio.CancelledError:

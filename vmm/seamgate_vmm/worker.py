@@ -26,6 +26,7 @@ from seamgate_vmm.errors import VmmError
 from seamgate_vmm.guest import UNNATURAL, Guest, Limits, State
 from seamgate_vmm.hibernation import capture, resume
 from seamgate_vmm.host import Host
+from seamgate_vmm.idle import IdlePolicy
 from seamgate_vmm.image import View
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.snapshot import Loaded
@@ -36,8 +37,7 @@ from seamgate_vmm.template import Job, restore, terminal_flags
 _SLICE_US = 5_000
 _ALONE_SLICE_US = 50_000
 _CHECK_S = 0.5
-_TRIM_AFTER_S = 15.0  # giving pages back and taking copies again costs 5 ms of CPU: not for every answer waited for
-_NAP_AFTER_S = 30.0  # then KVM's part goes too, 0.8 MB; the next event pays some 6 ms for making it anew
+_PARKED = 2  # what IdlePolicy.due() says of a guest that is to be parked
 _MESSAGES_PER_TURN = 64
 _BREATH_S = 0.02  # so long nothing happens before machines are tidied: a start must not wait for that
 _REST_S = 10.0  # how long a guest has to stand still when asked to
@@ -71,8 +71,17 @@ class _Slot:
 class Worker:
     """Runs guests of one template until its channel closes."""
 
-    def __init__(self, host: Host, loaded: Loaded, channel: Channel, view: View, scratch_root: Path) -> None:
+    def __init__(
+        self,
+        host: Host,
+        loaded: Loaded,
+        channel: Channel,
+        view: View,
+        scratch_root: Path,
+        idle: IdlePolicy = IdlePolicy(),  # noqa: B008 - frozen
+    ) -> None:
         self._host = host
+        self._idle = idle
         self._loaded = loaded
         self._channel = channel
         self._spares = Spares(host, loaded, view, scratch_root)
@@ -147,7 +156,7 @@ class Worker:
 
     def _step(self, slot: _Slot) -> None:
         slot.queued = False
-        if slot.number not in self._slots:
+        if not self._is_here(slot):
             return
         if slot.is_parked and slot.guest.state is not State.RESTING and not self._awake(slot):
             return
@@ -171,8 +180,12 @@ class Worker:
         else:
             self._finish(slot)
 
+    def _is_here(self, slot: _Slot) -> bool:
+        """Return whether a slot is in use: a guest that was hibernated may be back with its number, in another one."""
+        return self._slots.get(slot.number) is slot
+
     def _enqueue(self, slot: _Slot) -> None:
-        if not slot.queued and slot.number in self._slots:
+        if not slot.queued and self._is_here(slot):
             slot.queued = True
             if slot.reported:
                 self._ready.append(slot)
@@ -181,15 +194,20 @@ class Worker:
 
     def _trim(self, slot: _Slot) -> None:
         """Give back what a waiting guest has not changed after all, and when it waits on, what KVM holds for it."""
-        if slot.number not in self._slots or slot.guest.state is not State.WAITING or slot.is_parked:
+        if not self._is_here(slot) or slot.guest.state is not State.WAITING or slot.is_parked:
             return
         try:
             slot.guest.machine.trim()
-            if time.monotonic() - slot.waits_since > _NAP_AFTER_S:
-                slot.guest.machine.park()
-                slot.is_parked = True
+            waited_s = time.monotonic() - slot.waits_since
+            if self._idle.due(waited_s) < _PARKED:
+                return
+            slot.guest.machine.park()
         except OSError:
-            pass  # it keeps what it has
+            return  # it keeps what it has
+        slot.is_parked = True
+        reads = slot.input is not None and slot.input.waiting
+        message = {"op": "idle", "guest": slot.number, "waited_s": waited_s, "wait_s": slot.guest.wait_s()}
+        self._channel.send({**message, "reads": reads})
 
     def _awake(self, slot: _Slot) -> bool:
         """Make a waiting guest's machine anew; False if KVM refuses, which ends the guest."""
@@ -200,6 +218,7 @@ class Worker:
             self._finish(slot)
             return False
         slot.is_parked = False
+        self._channel.send({"op": "busy", "guest": slot.number})
         return True
 
     def _sleep(self, slot: _Slot) -> None:
@@ -249,7 +268,7 @@ class Worker:
 
     def _consider(self, slot: _Slot, waited_s: float) -> None:
         """Have what a guest that waits for long does not need given back, when there is nothing else to do."""
-        due = (waited_s > _TRIM_AFTER_S) + (waited_s > _NAP_AFTER_S)
+        due = self._idle.due(waited_s)
         if due > slot.trimmed:
             slot.trimmed = due
             self._to_trim.append(slot)
@@ -478,7 +497,12 @@ class Worker:
             guest = restore(host, loaded, job, view, console, limits, ring=ring, reuse=spare, pid=message["pid"])
         else:
             flags = terminal_flags(message["terminals"])
-            guest = resume(host, loaded, hibernated, view, console, limits, ring=ring, reuse=spare, flags=flags)
+            since = message["clock_since_s"]
+            slept_ns = 0 if since is None else max(0, int((time.monotonic() - float(since)) * 1e9))
+            guest = resume(
+                host, loaded, hibernated, view, console, limits,
+                ring=ring, reuse=spare, flags=flags, slept_ns=slept_ns,
+            )  # fmt: skip
         slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds)
         if stdin:
             slot.input = guest.input = PipeInput(stdin[0], lambda size: self._want_input(slot, size))

@@ -161,6 +161,7 @@ async def _ensure(program: PythonProgram, say: Callable[[str], None]) -> None:
 
 async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], explain: Callable[[str], None]) -> int:
     from seamgate.entry.ring import RingGuest
+    from seamgate_vmm.idle import IdlePolicy
     from seamgate_vmm.image import Mount
     from seamgate_vmm.names import NameTable
     from seamgate_vmm.runner import explain as explained
@@ -171,6 +172,7 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
         config, token="", labels=run.labels, audit_path=run.journal, isolation=Isolation.KVM
     )
     assert private.entries.kvm is not None
+    idle = private.entries.kvm.idle
     async with Gateway(private) as gateway:
         guest = make_guest(launch.GUEST, private.guests[launch.GUEST], Isolation.KVM)
         ring = RingGuest(gateway, guest, private.entries.kvm)
@@ -185,6 +187,8 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
             mounts=mounts,
             hide=launch.secret_files(config, run.journal),
             stdin=0,
+            idle=IdlePolicy(idle.trim_s, idle.park_s, idle.hibernate_s),
+            on_change=ring.changed,
             env=launch.microvm_environment(config, os.environ),
             on_ready=lambda tier: say(
                 f"isolation kvm ({tier}): a microVM without a kernel, whose only way out is here"

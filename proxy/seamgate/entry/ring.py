@@ -139,6 +139,7 @@ class RingGuest:
             "detail": outcome.detail,
             "cpu_s": f"{outcome.cpu_s:.3f}",
             "refused_calls": ", ".join(outcome.unsupported),
+            "parked_times": str(outcome.parked_times or ""),
         }
         self._tell("guest_end", {name: value for name, value in facts.items() if value})
 
