@@ -59,6 +59,15 @@ out["delete"] = refused(s3.delete_object, Bucket="mine", Key="small")
 out["other"] = refused(s3.put_object, Bucket="other", Key="x", Body=b"x")
 print(json.dumps(out))
 """
+SEEN = {
+    "keys": ["a b/ä+~.txt", "file", "parts", "small"],
+    "small": "in memory",
+    "size": 1_200_003,
+    "absent": [404, None],
+    "delete": [403, "no_rule_matched"],
+    "other": [403, "no_rule_matched"],
+}
+DENIED = ["DELETE /mine/small deny no_rule_matched 403 denied", "PUT /other/x deny no_rule_matched 403 denied"]
 
 
 async def test_botocore_with_s3() -> None:
@@ -74,20 +83,10 @@ async def test_botocore_with_s3() -> None:
             "AWS_SECRET_ACCESS_KEY": KEY,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        assert await python(CLIENT, environment) == {
-            "keys": ["a b/ä+~.txt", "file", "parts", "small"],
-            "small": "in memory",
-            "size": 1_200_003,
-            "absent": [404, None],
-            "delete": [403, "no_rule_matched"],
-            "other": [403, "no_rule_matched"],
-        }
+        assert await python(CLIENT, environment) == SEEN
         assert s3.objects["/mine/file"] == (lab.folder / "large").read_bytes()
         assert s3.objects["/mine/parts"] == b"one," * 300000 + b"two"
         assert "STREAMING-UNSIGNED-PAYLOAD-TRAILER" in s3.payloads
         told = await lab.told()
-        assert told[-2:] == [
-            "DELETE /mine/small deny no_rule_matched 403 denied",
-            "PUT /other/x deny no_rule_matched 403 denied",
-        ]
+        assert told[-2:] == DENIED
         assert all(" allow allowed " in each for each in told[:-2])

@@ -74,6 +74,22 @@ print(json.dumps(out))
 """
 
 
+def check(out: dict[str, Any]) -> None:
+    """Hold what a script printed to what it must have seen."""
+    assert out["json"] == "".join(WORDS)
+    assert out["stream"] == [*WORDS]
+    status, message = out["denied"]
+    assert status == 403 and "no_rule_matched" in message
+    assert SECRET not in json.dumps(out)
+
+
+def records(path: str) -> list[str]:
+    """Return what was audited of a script."""
+    acknowledged = [f"GET /v1/ack/{number} allow allowed 204 complete" for number in range(len(WORDS))]
+    allowed = f"POST {path} allow allowed 200 complete"
+    return [allowed, *acknowledged, allowed, f"POST {path} deny no_rule_matched 403 denied"]
+
+
 @pytest.mark.parametrize("way", ["proxy", "base_url"])
 @pytest.mark.parametrize(
     ("script", "path", "inject"),
@@ -92,15 +108,5 @@ async def test_sdk(script: str, path: str, inject: dict[str, Any], way: str) -> 
         environment = {**lab.environment(), "KEY": PLACEHOLDER, "BASE": f"https://{lab.authority()}"}
         if way == "base_url":
             environment = {"PATH": environment["PATH"], "KEY": PLACEHOLDER, "BASE": lab.base_url}
-        out = await python(script, environment)
-        assert out["json"] == "".join(WORDS)
-        assert out["stream"] == [*WORDS]
-        status, message = out["denied"]
-        assert status == 403 and "no_rule_matched" in message
-        assert SECRET not in json.dumps(out)
-        await lab.audited(
-            f"POST {path} allow allowed 200 complete",
-            *(f"GET /v1/ack/{number} allow allowed 204 complete" for number in range(len(WORDS))),
-            f"POST {path} allow allowed 200 complete",
-            f"POST {path} deny no_rule_matched 403 denied",
-        )
+        check(await python(script, environment))
+        await lab.audited(*records(path))

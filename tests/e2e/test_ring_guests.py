@@ -26,12 +26,14 @@ from seamgate_vmm.pool import Pool
 from seamgate_vmm.pooled import PooledGuest
 from seamgate_vmm.snapshot import load
 from seamgate_vmm.template import Job, path_of
-from support.api import WORDS, Api, LlmApi
+from support.api import Api, LlmApi
 from support.cli import Running, seamgate
 from support.kvm import need_kvm
 from support.lab import SECRET, WITH_KEY, Lab
 from support.microvm import own_template, run_guest
 from support.upstream import HttpUpstream, Talk, echo
+
+from . import test_clients_sdk as of_sdk
 
 pytestmark = [pytest.mark.kvm, pytest.mark.timeout(240)]
 
@@ -112,86 +114,23 @@ async def test_python_clients(code: str, template: str) -> None:
         assert {record.entry for record in lab.records} == {"ring"}
 
 
-RULES: list[dict[str, Any]] = [
-    {
-        "id": "llm",
-        "allow": {
-            "hosts": ["api.test"],
-            "ports": ["1-65535"],
-            "methods": ["POST"],
-            "paths": ["/v1/chat/completions", "/v1/messages"],
-        },
-        "when": 'request.json.model.startsWith("small-")',
-        "credential": "key",
-    },
-    {"id": "ack", "allow": {"hosts": ["api.test"], "ports": ["1-65535"], "paths": ["/v1/ack/*"]}},
-]
-OPENAI = """
-import json, os, openai
-client = openai.OpenAI(base_url=os.environ["BASE"] + "/v1", api_key=os.environ["KEY"])
-plain = openai.DefaultHttpxClient()
-
-def ask(model, **more):
-    return client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hi"}], **more)
-
-out = {"json": ask("small-1").choices[0].message.content, "stream": []}
-for chunk in ask("small-1", stream=True):
-    if chunk.choices[0].delta.content:
-        out["stream"].append(chunk.choices[0].delta.content)
-        plain.get(os.environ["BASE"] + f"/v1/ack/{len(out['stream']) - 1}").raise_for_status()
-try:
-    ask("large-1")
-except openai.PermissionDeniedError as error:
-    out["denied"] = [error.status_code, str(error)]
-print(json.dumps(out))
-"""
-ANTHROPIC = """
-import json, os, anthropic
-client = anthropic.Anthropic(base_url=os.environ["BASE"], api_key=os.environ["KEY"])
-plain = anthropic.DefaultHttpxClient()
-
-def ask(model, make=client.messages.create):
-    return make(model=model, max_tokens=100, messages=[{"role": "user", "content": "hi"}])
-
-out = {"json": ask("small-1").content[0].text, "stream": []}
-with ask("small-1", client.messages.stream) as stream:
-    for text in stream.text_stream:
-        out["stream"].append(text)
-        plain.get(os.environ["BASE"] + f"/v1/ack/{len(out['stream']) - 1}").raise_for_status()
-try:
-    ask("large-1")
-except anthropic.PermissionDeniedError as error:
-    out["denied"] = [error.status_code, str(error)]
-print(json.dumps(out))
-"""
-
-
 @pytest.mark.clients
 @pytest.mark.parametrize(
     ("code", "path", "inject"),
     [
-        pytest.param(OPENAI, "/v1/chat/completions", {"header": None, "bearer": True}, id="openai"),
-        pytest.param(ANTHROPIC, "/v1/messages", {"header": "x-api-key"}, id="anthropic"),
+        pytest.param(of_sdk.OPENAI, "/v1/chat/completions", {"header": None, "bearer": True}, id="openai"),
+        pytest.param(of_sdk.ANTHROPIC, "/v1/messages", {"header": "x-api-key"}, id="anthropic"),
     ],
 )
 async def test_sdk(code: str, path: str, inject: dict[str, Any], template: str) -> None:
     """A whole answer, a stream word by word, and a denial that is an exception which says why, from a microVM."""
     settings = {"credentials": {"key": {"inject": inject, "placeholder": PLACEHOLDER}}}
-    async with Lab(HttpUpstream(LlmApi()), rules=RULES, settings=settings) as lab:
+    async with Lab(HttpUpstream(LlmApi()), rules=of_sdk.RULES, settings=settings) as lab:
         env = {"KEY": PLACEHOLDER, "BASE": f"https://{lab.authority()}"}
         done = await run_guest(lab, template, code, env=env)
         assert done.outcome.code == 0, done
-        out = json.loads(done.out)
-        assert (out["json"], out["stream"]) == ("".join(WORDS), [*WORDS])
-        status, message = out["denied"]
-        assert status == 403 and "no_rule_matched" in message
-        assert SECRET not in done.out
-        await lab.audited(
-            f"POST {path} allow allowed 200 complete",
-            *(f"GET /v1/ack/{number} allow allowed 204 complete" for number in range(len(WORDS))),
-            f"POST {path} allow allowed 200 complete",
-            f"POST {path} deny no_rule_matched 403 denied",
-        )
+        of_sdk.check(json.loads(done.out))
+        await lab.audited(*of_sdk.records(path))
 
 
 async def test_what_is_secret_cannot_be_opened(template: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from wsproto import ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
-from seamgate.audit.record import AuditBytes, AuditWebSocket
+from seamgate.audit.record import AuditWebSocket
 from seamgate.protocol.websocket import BINARY, TEXT
 from support.lab import ALLOW_ALL, SECRET, Lab
 from support.line import Line
@@ -20,12 +20,14 @@ from support.websocket import (
     DEFLATE,
     OPENING,
     SOCKETS_WITH_KEY,
+    TALKED,
     Peer,
     accept,
     echoing,
     open_frames,
     open_socket,
     serves,
+    talk_both_ways,
 )
 from unit.protocol.test_websocket import frame
 
@@ -41,18 +43,9 @@ async def test_messages_go_both_ways(entry: str, compressed: bool) -> None:
     )
     async with Lab(upstream, rules=[ALLOW_SOCKETS], credential=False) as lab:
         peer = await open_socket(await getattr(lab, entry)(), "/ws", *([DEFLATE] if compressed else []))
-        for text in ("hello", "\u00e9" * 5000, ""):
-            await peer.say(text)
-            assert await peer.hear() == text
-        await peer.send(BytesMessage(data=bytes(range(256)) * 300))
-        assert await peer.hear() == bytes(range(256)) * 300
-        await peer.send(Ping(payload=b"are you there"))
-        assert await peer.event() == Pong(payload=b"are you there")
-        assert await peer.close(3000, "bye") == (3000, "bye")
-        assert await peer.line.end() == b""
+        await talk_both_ways(peer)
         (record,) = await lab.audited(COMPLETE)
-        assert record.websocket == AuditWebSocket(4, 4, 3000)
-        assert record.bytes == AuditBytes(5 + 10_000 + 76_800, 5 + 10_000 + 76_800)
+        assert (record.websocket, record.bytes) == TALKED
         assert lab.gateway.seam.pool.counts == (0, 0, 0)
 
 

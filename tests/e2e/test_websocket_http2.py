@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
-from seamgate.audit.record import AuditBytes, AuditWebSocket, Decision
+from seamgate.audit.record import AuditWebSocket, Decision
 from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.websocket import BINARY, TEXT
 from seamgate.upstream import session2
@@ -18,7 +18,7 @@ from support.lab import ALLOW_ALL, SECRET, Lab
 from support.line import Cut
 from support.upstream import HttpUpstream, RawUpstream
 from support.upstream import echo as echo1
-from support.websocket import ALLOW_SOCKETS, OPENING, SOCKETS_WITH_KEY, Peer, echo, serves
+from support.websocket import ALLOW_SOCKETS, OPENING, SOCKETS_WITH_KEY, TALKED, Peer, echo, serves, talk_both_ways
 from support.websocket2 import CONNECTS, BothUpstream, open_stream, opening, serves2, socket_of, upstream_of
 from unit.protocol.test_websocket import frame
 
@@ -40,18 +40,9 @@ async def test_messages_go_both_ways(guest: int, upstream: int, compressed: bool
     server = upstream_of(upstream, echo, *([DEFLATE] if compressed else []))
     async with a_lab(server) as lab:
         peer = await socket_of(guest, lab, "/ws", *([DEFLATE] if compressed else []))
-        for text in ("hello", "\u00e9" * 5000, ""):
-            await peer.say(text)
-            assert await peer.hear() == text
-        await peer.send(BytesMessage(data=bytes(range(256)) * 300))
-        assert await peer.hear() == bytes(range(256)) * 300
-        await peer.send(Ping(payload=b"are you there"))
-        assert await peer.event() == Pong(payload=b"are you there")
-        assert await peer.close(3000, "bye") == (3000, "bye")
-        assert await peer.line.end() == b""
+        await talk_both_ways(peer)
         (record,) = await lab.audited(COMPLETE)
-        assert record.websocket == AuditWebSocket(4, 4, 3000)
-        assert record.bytes == AuditBytes(5 + 10_000 + 76_800, 5 + 10_000 + 76_800)
+        assert (record.websocket, record.bytes) == TALKED
         assert lab.gateway.seam.pool.counts[0] == 0
 
 

@@ -10,6 +10,7 @@ from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.extensions import Extension, PerMessageDeflate
 
+from seamgate.audit.record import AuditBytes, AuditWebSocket
 from seamgate.protocol.websocket_handshake import accept_of
 from support.client import Client
 from support.lab import ALLOW_ALL, WITH_KEY
@@ -158,3 +159,19 @@ async def echo(peer: Peer) -> None:
 def echoing(*headers: bytes, **options: Any) -> RawUpstream:
     """Return an upstream that says everything back."""
     return RawUpstream(serves(echo, *headers), **options)
+
+
+TALKED = (AuditWebSocket(4, 4, 3000), AuditBytes(5 + 10_000 + 76_800, 5 + 10_000 + 76_800))
+
+
+async def talk_both_ways(peer: Peer) -> None:
+    """Have an echo send back text, bytes and a ping, and close: a record has it as `TALKED`."""
+    for text in ("hello", "\u00e9" * 5000, ""):
+        await peer.say(text)
+        assert await peer.hear() == text
+    await peer.send(BytesMessage(data=bytes(range(256)) * 300))
+    assert await peer.hear() == bytes(range(256)) * 300
+    await peer.send(Ping(payload=b"are you there"))
+    assert await peer.event() == Pong(payload=b"are you there")
+    assert await peer.close(3000, "bye") == (3000, "bye")
+    assert await peer.line.end() == b""

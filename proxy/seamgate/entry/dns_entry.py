@@ -17,21 +17,20 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final
 
-from seamgate.address import canonical_name
 from seamgate.audit.record import AuditRequest
 from seamgate.entry.dns_query import LARGEST_BYTES, Query, build_answer, fit_datagram, forwarded_query, read_query
 from seamgate.entry.dns_service import (
     EDE_BLOCKED,
     EDE_NETWORK_ERROR,
     EDE_PROHIBITED,
-    LOCALHOST,
     MOST_PENDING,
     Reply,
     close_awaitable,
-    judge_name,
+    judge_question,
+    localhost_answer,
 )
 from seamgate.entry.netns.refusals import Refusals
-from seamgate.errors import Blame, Reason, ResolveFailed, SeamgateError, TargetError
+from seamgate.errors import Blame, Reason, ResolveFailed, SeamgateError
 from seamgate.flow import Guest, Resolution
 from seamgate.pipeline import Pipeline
 from seamgate.seam import Seam
@@ -120,9 +119,9 @@ class NameService:
         """Answer a message, now or later; nothing is said to what is no query."""
         known = self._remembered.get(message[2:]) if len(message) >= 12 else None
         if known is not None and self._holds(known, tcp=tcp) and self._bucket.take():
-            _, answer, what, verdict = known
+            _, answer, what, denial = known
             self.counts["repeated"] += 1
-            self._told.refuse(what, verdict)
+            self._told.refuse(what, denial)
             reply(message[:2] + answer)
             return
         query = read_query(message)
@@ -136,17 +135,11 @@ class NameService:
             self.counts["malformed"] += 1
             reply(build_answer(query, query.code))
             return
-        try:
-            name = canonical_name(query.name)
-        except TargetError as error:
-            self._refuse(query, "", denial_of(error), reply)
-            return
-        if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 6.3
-            reply(build_answer(query, NOERROR, LOCALHOST.get(query.kind, ())))
-            return
-        verdict = judge_name(self._seam, self._guest, name)
-        repeated = b"" if tcp else message
-        if verdict.effect is Effect.DENY:
+        name, verdict = judge_question(self._seam, self._guest, query)
+        repeated = b"" if tcp or not name else message
+        if verdict is None:
+            reply(localhost_answer(query))
+        elif verdict.effect is Effect.DENY:
             self._refuse(query, name, verdict, reply, repeated)
         else:
             self._allowed(query, name, verdict, reply, repeated, tcp=tcp)

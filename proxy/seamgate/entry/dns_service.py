@@ -39,7 +39,7 @@ DENIED_CODES: Final = {"nxdomain": NXDOMAIN, "refused": REFUSED, "explain": NOER
 
 # Source: RFC 8914 5.2
 EDE_BLOCKED, EDE_PROHIBITED, EDE_NETWORK_ERROR = 15, 18, 23
-LOCALHOST: Final = {TYPE_A: (bytes((127, 0, 0, 1)),), TYPE_AAAA: (ipaddress.IPv6Address("::1").packed,)}
+_LOCALHOST: Final = {TYPE_A: (bytes((127, 0, 0, 1)),), TYPE_AAAA: (ipaddress.IPv6Address("::1").packed,)}
 
 Reply = Callable[[bytes], None]
 
@@ -51,6 +51,24 @@ class Answers(Protocol):
 
     def answer(self, message: bytes, reply: Reply, *, tcp: bool = False) -> None:
         """Answer a message, now or later; nothing is said to what is no query."""
+
+
+def judge_question(seam: Seam, guest: Guest, query: Query) -> tuple[str, Verdict | None]:
+    """Return the name that is asked for, canonical ("" if it is none), and the verdict on it.
+
+    None: nobody is asked, since it is this machine's own name (RFC 6761 6.3), see `localhost_answer`.
+    """
+    try:
+        name = canonical_name(query.name)
+    except TargetError as error:
+        return "", denial_of(error)
+    own = name == "localhost" or name.endswith(".localhost")
+    return name, None if own else judge_name(seam, guest, name)
+
+
+def localhost_answer(query: Query) -> bytes:
+    """Return the answer to a question for this machine's own name."""
+    return build_answer(query, NOERROR, _LOCALHOST.get(query.kind, ()))
 
 
 def judge_name(seam: Seam, guest: Guest, name: str) -> Verdict:
@@ -100,16 +118,10 @@ class DnsService:
         if query.code != NOERROR:
             reply(build_answer(query, query.code))
             return
-        try:
-            name = canonical_name(query.name)
-        except TargetError as error:
-            self._refuse(query, "", denial_of(error), reply)
-            return
-        if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 6.3
-            reply(build_answer(query, NOERROR, LOCALHOST.get(query.kind, ())))
-            return
-        verdict = judge_name(self._seam, self._guest, name)
-        if verdict.effect is Effect.DENY:
+        name, verdict = judge_question(self._seam, self._guest, query)
+        if verdict is None:
+            reply(localhost_answer(query))
+        elif verdict.effect is Effect.DENY:
             self._refuse(query, name, verdict, reply)
         elif query.kind == TYPE_A:
             self._resolve(query, name, reply)
