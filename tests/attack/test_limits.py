@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from seamgate.descriptors import SPARE, fit_connections
+from seamgate.entry.http1_guest import LINGER_S
 from seamgate.interim import MOST_INFORMATIONAL
 from seamgate.protocol import http2_frames as wire
 from seamgate.upload import HeldBytes
@@ -121,6 +122,7 @@ async def test_the_rest_of_a_refused_body_has_its_time() -> None:
         assert (await client.answer()).status == 403
         await client.send(b"b")
         lab.age_guests(lab.gateway.seam.limits.body_timeout_s + 1)
+        lab.age_guests(LINGER_S)  # what it is told on the way out, it has had the time to read
         await client.closed()
         await lab.refused("POST /x deny no_rule_matched 403 denied", "- - deny guest_timeout 408 denied")
 
@@ -140,6 +142,7 @@ async def test_a_field_block_has_its_time_from_its_first_byte() -> None:
         await guest.raw(wire.write_frame(wire.CONTINUATION, 0, 3, b""))
         await lab.until(lambda: connection._active_at > 0)
         lab.age_guests(0)
+        lab.age_guests(LINGER_S)
         await guest.gone()
         await lab.audited("GET /open allow guest_timeout 408 failed")
 
@@ -152,6 +155,7 @@ async def test_a_frame_has_its_time_from_its_first_byte() -> None:
         (connection,) = lab.gateway.connections.all
         await lab.until(lambda: not connection.core.between_frames)  # type: ignore[attr-defined]
         lab.age_guests(31)
+        lab.age_guests(LINGER_S)
         with pytest.raises(Cut):
             await guest.until(lambda: False)
         await lab.refused(f"- {lab.authority()} deny guest_timeout 408 denied")
