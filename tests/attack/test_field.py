@@ -258,10 +258,12 @@ async def test_a_stream_that_falls_silent_never_ends_cleanly(head: bytes) -> Non
         await line.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n" + head)
         await line.end()
 
-    settings = {"limits": {"response_timeout_s": 0.3}}
-    async with Lab(RawUpstream(script), settings=settings, credential=False) as lab:
+    async with Lab(RawUpstream(script), credential=False) as lab:
         client = await lab.tunnel()
-        answer = await client.ask("GET", "/x")
+        await client.send(client.request("GET", "/x"))
+        await client.line.seen(b"event\n")
+        lab.age_upstreams(901)
+        answer = await client.answer()
         assert answer.body == b"event\n" and not answer.whole
         client.close()
         await lab.audited("GET /x allow upstream_timeout 200 truncated")

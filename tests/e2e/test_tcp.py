@@ -329,9 +329,9 @@ async def test_a_reload_that_still_allows_it_leaves_it_alone() -> None:
 
 async def test_silence_of_both_sides_ends_it() -> None:
     """After as long as an upstream may be silent."""
-    settings = {"limits": {"response_timeout_s": 0.2}}
-    async with Lab(database(back), rules=[TCP], credential=False, settings=settings) as lab:
+    async with Lab(database(back), rules=[TCP], credential=False) as lab:
         line = await opened(lab)
+        lab.age_guests(901)
         while not line.lost:
             await line.changed()
         await recorded(lab, "allow upstream_timeout 200 aborted")
