@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/pytest -q
 
-.PHONY: help build demo check test test-full test-fast simulate fuzz test-compiled compiled bench bench-workers scale-connections soak bench-dns lock clean
+.PHONY: help build demo check test test-full test-browser test-fast simulate fuzz test-compiled compiled bench bench-workers scale-connections soak bench-dns lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ test: build ## everything that CI runs
 
 test-full: build ## bodies of 1 GiB in bounded memory (`make test` takes 256 MiB)
 	SEAMGATE_TEST_FULL=1 $(PYTEST) tests/e2e/test_http1_streams.py -k beyond
+
+test-browser: build ## Chromium through the gateway; takes the packages chromium and libnss3-tools
+	$(PYTEST) tests/browser/chromium.py
 
 test-fast: build ## the part without sockets and real clients
 	$(PYTEST) tests/unit tests/property tests/meta

@@ -441,8 +441,9 @@ class WebSocketExchange(Exchange):
         if self._gate is None or self._stage != RESPONDING:
             return
         if writable:
-            self._guest.resume_body()
-            self.guarded(self._read_guest)
+            self.guarded(self._read_guest)  # before what the guest's side holds back, which may be its end
+            if not self._upstream_stuck:
+                self._guest.resume_body()
         else:
             self._guest.pause_body()
 
@@ -468,6 +469,14 @@ class WebSocketExchange(Exchange):
         self._tell_guest(Close(code, f"{verdict.reason.value}; rule={rule}; id={self.request.id}"))
         self._tell_upstream(Close(CloseCode.GOING_AWAY))
         self._end(Outcome.TRUNCATED)
+
+    @property
+    def awaits_close(self) -> bool:
+        """Whether the guest, which has sent its Close, is still to get the upstream's: it may end its side meanwhile.
+
+        Chromium does, over HTTP/2: its Close and the end of its stream come together.
+        """
+        return self._guest_closed and self._stage != DONE
 
     def on_guest_gone(self) -> None:
         """The guest closed its connection: after the upstream's Close that is an end, else it broke off."""

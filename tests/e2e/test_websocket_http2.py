@@ -18,7 +18,17 @@ from support.lab import ALLOW_ALL, SECRET, Lab
 from support.line import Cut
 from support.upstream import HttpUpstream, RawUpstream
 from support.upstream import echo as echo1
-from support.websocket import ALLOW_SOCKETS, OPENING, SOCKETS_WITH_KEY, TALKED, Peer, echo, serves, talk_both_ways
+from support.websocket import (
+    ALLOW_SOCKETS,
+    OPENING,
+    SOCKETS_WITH_KEY,
+    TALKED,
+    Peer,
+    echo,
+    open_socket,
+    serves,
+    talk_both_ways,
+)
 from support.websocket2 import CONNECTS, BothUpstream, open_stream, opening, serves2, socket_of, upstream_of
 from unit.protocol.test_websocket import frame
 
@@ -259,6 +269,28 @@ async def test_a_server_that_breaks_off_is_an_error(end: str, guest: int) -> Non
         assert code == 1011 and reason.startswith("upstream_closed; rule=all; id=")
         (record,) = await lab.audited("GET /ws allow upstream_closed 101 truncated")
         assert record.websocket == AuditWebSocket(1, 1, 1011)
+
+
+@pytest.mark.parametrize(("guest", "upstream"), [(1, 1), (2, 1), (2, 2)])
+async def test_a_guest_that_closes_and_ends_its_side_hears_the_close(guest: int, upstream: int) -> None:
+    """Its Close and the end of its stream, or its FIN, come together, as from Chromium: it is told all the same."""
+
+    async def talk(peer: Peer) -> None:
+        assert await peer.closed() == (1000, "fin")
+
+    async with a_lab(upstream_of(upstream, talk)) as lab:
+        peer = await (socket_of(2, lab) if guest == 2 else open_socket(await lab.base(), "/api/ws"))
+        close = peer.frames.send(CloseConnection(code=1000, reason="fin"))
+        line: Any = peer.line
+        if guest == 2:
+            line.client.h.send_data(line.stream, close, end_stream=True)
+            await line.client.flush()
+        else:
+            line.transport.write(close)
+            line.transport.write_eof()
+        assert await peer.closed() == (1000, "fin")
+        await peer.line.end()
+        await lab.audited(COMPLETE)
 
 
 @pytest.mark.parametrize("upstream", [1, 2])

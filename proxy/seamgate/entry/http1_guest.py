@@ -117,7 +117,9 @@ class Http1Guest:
     def eof_received(self) -> bool:
         """The guest sends no more. It may still read: the present exchange goes on, none follows."""
         self._keep_alive = False
-        return self._exchange is not None and self._exchange.body_done and self._websocket is None
+        if self._websocket is not None:
+            return self._websocket.awaits_close
+        return self._exchange is not None and self._exchange.body_done
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The guest is gone."""

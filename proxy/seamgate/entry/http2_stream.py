@@ -93,11 +93,11 @@ class Http2Stream:
     def _deliver(self, event: StreamData | StreamEnd) -> None:
         websocket = self.websocket
         if websocket is not None:
-            if isinstance(event, StreamEnd):
-                self.gone()
-            else:
+            if isinstance(event, StreamData):
                 websocket.on_guest_data(event.data)
                 self.connection.core.consumed(self.number, len(event.data))
+            elif not websocket.awaits_close:
+                self.gone()
             return
         exchange = self.exchange
         if exchange is None:
