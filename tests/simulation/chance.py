@@ -12,14 +12,14 @@ import ctypes
 import os
 import random
 import ssl
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from trustme import KeyType
 
 from support.certificates import upstream_ca
 
@@ -83,14 +83,30 @@ CHANCE = Chance()
 @CHANCE.apart
 def upstream_context(name: str, *alpn: str) -> Any:
     """Return the context of an upstream, with a certificate of the usual length."""
-    while True:
-        issued = upstream_ca().issue_cert(name, key_type=KeyType.RSA)  # its signatures have one length
-        if _is_usual(x509.load_pem_x509_certificate(issued.cert_chain_pems[0].bytes())):
-            break
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    issued.configure_cert(context)
+    key, ca = Ed25519PrivateKey.generate(), x509.load_pem_x509_certificate(upstream_ca().cert_pem.bytes())
+    signer: Any = serialization.load_pem_private_key(upstream_ca().private_key_pem.bytes(), None)
+    draft = (
+        x509.CertificateBuilder(ca.subject, x509.Name([]), key.public_key())
+        .not_valid_before(ca.not_valid_before_utc)
+        .not_valid_after(ca.not_valid_after_utc)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=True)
+    )
+    certificate = of_usual_length(
+        lambda: draft.serial_number(x509.random_serial_number()).sign(signer, hashes.SHA256()),
+    )()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(_pem_of(key) + certificate.public_bytes(serialization.Encoding.PEM))
+        file.flush()
+        context.load_cert_chain(file.name)
     context.set_alpn_protocols(list(alpn))
     return context
+
+
+def _pem_of(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def with_signatures_of_one_length(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,9 +115,7 @@ def with_signatures_of_one_length(load: Callable[..., Any]) -> Callable[..., Any
     def loaded(*arguments: Any, **more: Any) -> Any:
         authority = load(*arguments, **more)
         authority._leaf_key = Ed25519PrivateKey.generate()
-        authority._leaf_key_pem = authority._leaf_key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        authority._leaf_key_pem = _pem_of(authority._leaf_key)
         authority._template = authority._make_template()
         return authority
 

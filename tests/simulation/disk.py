@@ -9,7 +9,7 @@ from typing import Any
 
 from simulation.clock import CLOCK
 
-_WRITE, _WRITEV = os.write, os.writev
+_WRITE, _WRITEV, _OPEN = os.write, os.writev, os.open
 
 
 class Disk:
@@ -18,19 +18,30 @@ class Disk:
     Attributes:
         full: whether writes fail, after the part of one that still fitted.
         slow_s: what a write takes; the loop stands still meanwhile.
+        exhausted: whether no file of the journal can be opened, for want of descriptors.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.full = False
         self.slow_s = 0.0
+        self.exhausted = False
+
+    def recover(self) -> None:
+        """All is well again."""
+        self.full, self.slow_s, self.exhausted = False, 0.0, False
 
     def __enter__(self) -> Disk:
-        os.write, os.writev = self._write, self._writev
+        os.write, os.writev, os.open = self._write, self._writev, self._open
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.write, os.writev = _WRITE, _WRITEV
+        os.write, os.writev, os.open = _WRITE, _WRITEV, _OPEN
+
+    def _open(self, path: Any, *how: Any, **more: Any) -> int:
+        if self.exhausted and ".jsonl" in os.fspath(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return _OPEN(path, *how, **more)
 
     def _write(self, fd: int, data: Any) -> int:
         if not (self.full or self.slow_s) or ".jsonl" not in os.readlink(f"/proc/self/fd/{fd}"):

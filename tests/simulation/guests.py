@@ -13,12 +13,16 @@ import h11
 import msgspec
 
 from seamgate.streams import TlsStream
+from simulation.guests2 import ask_streams, talk_in_socket
 from simulation.network import Network
 from simulation.servers import SECRET, Ledger
 from support.line import Cut, Line
 
 TOKEN = "guest-token-0123456789abcdef"
 PATHS = (*("/ok/",) * 6, "/key/", "/key/", "/judged/", "/flip/", "/deny/", "/nothing/", "/%2e%2e/")
+PLAIN = ("proxy", "proxy", "base_url", "base_url", "socket", "silent")
+SECURED = ("proxy", "tunnel", "streams", "streams", "socket")
+"""Half of the schedules are without TLS, which costs more than all the rest."""
 HOSTS = (*("a.sim", "b.sim", "key.sim") * 4, "inner.sim", "gone.sim", "dead.sim")
 
 
@@ -31,6 +35,7 @@ class Asked(msgspec.Struct):
         status: of the answer's head; 0: none came.
         reason: the denial's code, "" for an upstream's answer.
         body: of the answer, if `whole`.
+        said, heard: messages in a WebSocket.
     """
 
     name: str
@@ -43,6 +48,8 @@ class Asked(msgspec.Struct):
     reason: str = ""
     whole: bool = False
     answer: bytes = b""
+    said: list[str | bytes] = []
+    heard: list[str | bytes] = []
 
 
 class Guest:
@@ -53,6 +60,7 @@ class Guest:
     ) -> None:
         self._number, self._network, self._rng, self._places = number, network, rng, places
         self._ledger = ledger
+        self._ways = SECURED if places["secured"] else PLAIN
         self.asked: list[Asked] = []
         self.received = bytearray()
         self.lines: list[Line] = []
@@ -61,7 +69,7 @@ class Guest:
         """Use some connections."""
         for _ in range(self._rng.randint(1, 3)):
             try:
-                await self._connection(self._rng.choice(("proxy", "proxy", "base_url", "tunnel", "silent")))
+                await self._connection(self._rng.choice(self._ways))
             except (Cut, OSError, ssl.SSLError, h11.RemoteProtocolError):
                 pass  # the gateway or the network ended it
             await asyncio.sleep(self._rng.choice((0.0, 0.1, 3.0)))
@@ -78,9 +86,22 @@ class Guest:
             await line.end()
             return
         host = self._rng.choice(HOSTS)
-        if how == "tunnel":
-            line = await self._tunnel(line, host)
+        raw, tunnelled = line.transport, how in ("tunnel", "streams") or (how == "socket" and self._ways is SECURED)
+        if tunnelled:
+            self._network.loop.call_later(self._rng.choice((0.0, 0.002, 0.02)), self._cut, raw)
+            line = await self._tunnel(line, host, "h2" if how == "streams" else "http/1.1")
         try:
+            if how == "socket":
+                asked = self._make(host, "/ws/", "GET")
+                await talk_in_socket(line, "tunnel" if tunnelled else "proxy", asked, self._rng)
+                return
+            if how == "streams":
+                assert line.transport is not None
+                if line.transport.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
+                    asked_all = [self._make(host) for _ in range(self._rng.choice((1, 3, 8)))]
+                    await ask_streams(line, host, asked_all, self._rng)
+                    return
+                how = "tunnel"
             for _ in range(self._rng.randint(1, 4)):
                 asked = self._make(host if how == "tunnel" else "key.sim" if how == "base_url" else None)
                 if not await self._ask(line, how, asked):
@@ -89,14 +110,19 @@ class Guest:
             self.received += line.received
             line.close() if self._rng.random() < 0.7 else line.transport.abort()  # type: ignore[union-attr]
 
-    async def _tunnel(self, line: Line, host: str) -> Line:
+    def _cut(self, raw: Any) -> None:
+        """Now and then, wherever the handshakes are by then: a reset, or an end without close_notify."""
+        if self._rng.random() < 0.1:
+            self._rng.choice((raw.abort, raw.reset, raw.write_eof))()
+
+    async def _tunnel(self, line: Line, host: str, alpn: str) -> Line:
         await line.send(b"CONNECT %b:443 HTTP/1.1\r\nhost: %b:443\r\n\r\n" % (host.encode(), host.encode()))
         head = await line.head()
         if not head.startswith(b"HTTP/1.1 200 "):
             raise Cut("refused")
         inner = Line()
         failed: list[Exception] = []
-        context = self._places["contexts"]["http/1.1"]
+        context = self._places["contexts"][alpn]
         stream = TlsStream(inner, context=context, server_hostname=host, on_failure=lambda e: _ended(inner, failed, e))
         transport: Any = line.transport
         transport.set_protocol(stream)
@@ -107,11 +133,11 @@ class Guest:
             raise Cut(f"no TLS: {failed}")
         return inner
 
-    def _make(self, host: str | None) -> Asked:
+    def _make(self, host: str | None, path: str = "", method: str = "") -> Asked:
         rng = self._rng
         name = f"{self._number}-{len(self.asked)}"
-        method = rng.choice(("GET", "GET", "POST", "PUT", "HEAD"))
-        path = rng.choice(PATHS)
+        method = method or rng.choice(("GET", "GET", "POST", "PUT", "HEAD"))
+        path = path or rng.choice(PATHS)
         body = b""
         if method in ("POST", "PUT"):
             body = rng.choice((b'{"ok": true}', b'{"ok": false}', b"x" * 3000, rng.randbytes(100_000)))

@@ -20,15 +20,30 @@ class Stuck(Exception):
     """Something waits for what can't come any more."""
 
 
+_LATE_S = 1e-6
+"""A system wakes nobody early; a sum of floating-point numbers would."""
+MOST_TURNS = 100_000
+"""Of the loop at one time: far more than any schedule needs."""
+
+
 class _NoSelector:
     """Stands where asyncio waits for sockets: lets virtual time pass instead."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._turns = 0
 
     def select(self, timeout: float | None) -> list[Any]:
         """Jump to the next timer."""
         if timeout is None:
             raise Stuck("nothing is ready and no timer is set")
         if timeout > 0:
-            CLOCK.advance(timeout)
+            CLOCK.advance(timeout + _LATE_S)
+            self._turns = 0
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            self._turns = 0
+            raise Stuck(f"the loop turns and turns without time: {self._loop.next_up()}")
         return []
 
     def close(self) -> None:
@@ -46,7 +61,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._clock_resolution = 1e-9
-        self._selector = _NoSelector()
+        self._selector = _NoSelector(self)
         self.network: Network
         self.problems: list[str] = []
         self.set_exception_handler(self._on_problem)
@@ -54,6 +69,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Virtual seconds."""
         return CLOCK.now_s
+
+    def next_up(self) -> str:
+        """Return what runs next, for whoever looks for what does not end."""
+        return repr([*self._ready, *self._scheduled][:5])  # type: ignore[attr-defined]
 
     def _process_events(self, event_list: list[Any]) -> None:
         """There are none."""

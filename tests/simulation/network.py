@@ -7,6 +7,8 @@ ends are clean, cut or reset. Nothing is invented: no byte is lost within a conn
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -339,6 +341,7 @@ class Network:
     Attributes:
         dialled: every place that somebody connected to, in order.
         hidden: places that never answer a connection.
+        exhausted: whether the gateway has no descriptor left.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, roughness: float) -> None:
@@ -348,6 +351,7 @@ class Network:
         self.datagram_servers: dict[tuple[str, int], DatagramHandler] = {}
         self.dialled: list[tuple[str, int]] = []
         self.hidden: set[tuple[str, int]] = set()
+        self.exhausted = False
         self.endpoints: list[Endpoint] = []
         self.sockets: list[_Datagrams] = []
         self._roughness = roughness
@@ -364,6 +368,8 @@ class Network:
     async def connect(self, factory: Factory, host: str, port: int) -> tuple[Endpoint, Any]:
         """Open a connection."""
         self.dialled.append((host, port))
+        if self.exhausted and not host.startswith("127."):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.05)))
         if (host, port) in self.hidden:
             await _never(self.loop)
@@ -383,6 +389,8 @@ class Network:
 
     def datagrams(self, factory: Factory, remote: tuple[str, int]) -> tuple[_Datagrams, Any]:
         """Open a UDP socket."""
+        if self.exhausted:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         protocol = factory()
         made = _Datagrams(self, protocol, remote)
         self.sockets.append(made)

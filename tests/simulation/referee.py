@@ -6,8 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
+
+from seamgate.audit.journal import Journal
 from seamgate.audit.reading import read_lines, verify_journal
 from seamgate.audit.record import AuditRecord
+from simulation.clock import CLOCK
 from simulation.guests import Asked, is_denial
 from simulation.servers import NAMES, SECRET
 from simulation.world import Outcome
@@ -17,7 +21,7 @@ REPEATABLE = ("GET", "HEAD", "PUT")
 
 def faults(outcome: Outcome) -> list[str]:
     """Return what is wrong, nothing if all holds."""
-    return [*_audit(outcome), *_upstreams(outcome), *_guests(outcome), *_rest(outcome)]
+    return [*_audit(outcome), *_killed(outcome), *_upstreams(outcome), *_guests(outcome), *_rest(outcome)]
 
 
 def _audit(outcome: Outcome) -> Iterator[str]:
@@ -50,6 +54,25 @@ def _audit(outcome: Outcome) -> Iterator[str]:
             yield f"{asked.name} was answered with {asked.status} {asked.reason} and has no record"
 
 
+def _killed(outcome: Outcome) -> Iterator[str]:
+    """After a kill -9 the next start goes on: the chain verifies, what was begun ends once, all was written ahead."""
+    for left in outcome.killed:
+        config = msgspec.structs.replace(outcome.gateway.config.audit, path=str(left.journal))
+        Journal(config, clock=CLOCK.unix).close()
+        report = verify_journal(left.journal)
+        if report.fault is not None or report.lost:
+            yield f"killed, the journal does not verify: {report}"
+        lines = [json.loads(line) for line in read_lines(left.journal)]
+        begun = [line for line in lines if line["kind"] == "begin"]
+        ended = Counter(line["id"] for line in lines if line["kind"] in ("request", "connect"))
+        for line in begun:
+            if ended[line["id"]] != 1:
+                yield f"killed, {line['id']} was begun and has {ended[line['id']]} ends"
+        names = {line["request"]["path"].rpartition("/")[2] for line in begun}
+        if left.keyed - names:
+            yield f"killed, these were upstream with a credential and are not on the disk: {left.keyed - names}"
+
+
 def _name(record: AuditRecord) -> str:
     path = record.request.path if record.request is not None else ""
     return (path or "").rpartition("/")[2]
@@ -78,6 +101,9 @@ def _upstreams(outcome: Outcome) -> Iterator[str]:
         each = asked.get(name)
         if each is not None and any(body != each.body for body in bodies):
             yield f"upstream got another body of {name} than the guest sent"
+    for name, heard in ledger.heard.items():
+        if heard != asked[name].said[: len(heard)]:
+            yield f"{name}: upstream heard other messages than the guest said"
     if b"sgph-" in ledger.received:
         yield "upstream got a placeholder"
     for place, port in outcome.network.dialled:
@@ -94,6 +120,8 @@ def _guests(outcome: Outcome) -> Iterator[str]:
         if SECRET.encode() in guest.received:
             yield "a guest got the credential"
     for asked in _asked(outcome):
+        if asked.heard != outcome.ledger.said[asked.name][: len(asked.heard)]:
+            yield f"{asked.name}: the guest heard other messages than the upstream said"
         if not asked.whole or asked.method == "HEAD":
             continue
         if asked.reason:

@@ -94,8 +94,11 @@ def _run_all(seeds: range, folder: Any, trace: bool) -> Counts:
     from simulation.world import simulate
 
     runs = requests = failed = 0
+    gc.disable()
     for seed in seeds:
         runs += 1
+        if not runs % 25:
+            gc.collect()
         try:
             outcome = simulate(seed, folder)
             found = faults(outcome)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -17,10 +18,13 @@ from seamgate.protocol.client_hello import ClientHello
 from seamgate.streams import TlsStream
 from simulation.chance import upstream_context
 from simulation.network import Network
+from simulation.servers2 import StreamServer, serve_socket
 from support.line import Cut, Line
 
 SECRET = "sk-live-4f9a7c1be23d58a60e917b3d"
 NAMES = {"a.sim": "93.184.216.1", "b.sim": "93.184.216.2", "key.sim": "93.184.216.3"}
+MOVED = {"a.sim": "93.184.216.4", "b.sim": "93.184.216.5", "key.sim": "93.184.216.6"}
+"""Where the same origins are when they have changed their addresses."""
 INNER = "169.254.169.254"
 HONEST = ("length", "chunked", "until close", "early", "informed", "reflects")
 LYING = (
@@ -43,15 +47,33 @@ class Ledger:
         heads: (connection, request's name, method) in order.
         bodies: name -> each whole body that came.
         whole: name -> bodies that a guest may take for whole.
+        said, heard: name -> messages in its WebSocket.
+        keyed: names of requests that came with the credential.
+        on_keyed: called when one has come.
     """
 
     def __init__(self) -> None:
         self.heads: list[tuple[int, str, str]] = []
         self.bodies: defaultdict[str, list[bytes]] = defaultdict(list)
         self.whole: defaultdict[str, list[bytes]] = defaultdict(list)
+        self.said: defaultdict[str, list[str | bytes]] = defaultdict(list)
+        self.heard: defaultdict[str, list[str | bytes]] = defaultdict(list)
+        self.keyed: set[str] = set()
+        self.on_keyed: Callable[[], None] = lambda: None
         self.received = bytearray()
         self.spoiled: set[int] = set()
         self.violations: list[str] = []
+
+    def note(self, number: int, name: str, method: str, headers: Any) -> None:
+        """A request's head came over this connection."""
+        self.heads.append((number, name, method))
+        if any(SECRET.encode() in value for _, value in headers):
+            self.keyed.add(name)
+            self.on_keyed()
+
+    def say(self, name: str, body: bytes) -> None:
+        """This is said whole."""
+        self.whole[name].append(body.replace(SECRET.encode(), b"[redacted:key]"))
 
 
 class Upstreams:
@@ -61,7 +83,8 @@ class Upstreams:
         self._network, self._rng, self.ledger, self._lying = network, rng, ledger, lying
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: list[Line] = []
-        for name, address in NAMES.items():
+        self._alpn = rng.choice((("http/1.1",), ("h2", "http/1.1"), ("h2", "http/1.1")))
+        for name, address in (*NAMES.items(), *MOVED.items()):
             network.listen(self._plain, address, 80)
             network.listen(lambda name=name: self._tls(name), address, 443)  # type: ignore[misc]
 
@@ -70,7 +93,7 @@ class Upstreams:
 
     def _tls(self, name: str) -> TlsStream:
         def choose(_: ClientHello) -> Any:
-            return upstream_context(name, "http/1.1")
+            return upstream_context(name, *self._alpn)
 
         return TlsStream(_Accepted(self), choose=choose, on_failure=lambda _: None)
 
@@ -93,6 +116,9 @@ class Upstreams:
 
     async def _serve(self, line: Line, number: int) -> None:
         try:
+            if _speaks_streams(line):
+                await StreamServer(line, number, self._rng, self.ledger, self._lying).serve()
+                return
             h = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
             while await self._exchange(line, number, h) and h.our_state is h11.DONE and h.their_state is h11.DONE:
                 h.start_next_cycle()
@@ -125,7 +151,11 @@ class Upstreams:
         method = request.method.decode()
         if number in ledger.spoiled:
             ledger.violations.append(f"{name} came over connection {number}, which had an error")
-        ledger.heads.append((number, name, method))
+        ledger.note(number, name, method, request.headers)
+        if any(field == b"upgrade" for field, _ in request.headers):
+            ledger.spoiled.add(number)
+            await serve_socket(line, request, name, ledger, rng, self._lying)
+            return False
         how = rng.choice(LYING) if rng.random() < self._lying else rng.choice(HONEST)
         if how != "early":
             ledger.bodies[name].append(await self._body(line, h))
@@ -141,7 +171,7 @@ class Upstreams:
 
     async def _say(self, line: Line, h: h11.Connection, data: bytes, name: str, whole: bytes) -> bool:
         """Say a whole answer; now and then close behind it without having said so."""
-        self.ledger.whole[name].append(whole.replace(SECRET.encode(), b"[redacted:key]"))
+        self.ledger.say(name, whole)
         await line.send(*self._split(data))
         # Only h11's book-keeping: what it would have written was said already.
         h.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
@@ -170,7 +200,7 @@ class Upstreams:
             await self._say(line, h, b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + body, name, body)
             return False
         if how == "surplus":  # a whole answer, and bytes that nobody asked for right behind it
-            ledger.whole[name].append(body.replace(SECRET.encode(), b"[redacted:key]"))
+            ledger.say(name, body)
             await line.send(size + body + b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
             ledger.spoiled.discard(number)  # it may arrive after the next request has left: see `Referee`
             await line.end()
@@ -204,6 +234,12 @@ class Upstreams:
             await line.send(*[b"HTTP/1.1 102 Processing\r\n\r\n"] * 200)
 
 
+def _speaks_streams(line: Line) -> bool:
+    assert line.transport is not None
+    secured = line.transport.get_extra_info("ssl_object")
+    return secured is not None and secured.selected_alpn_protocol() == "h2"
+
+
 class _Accepted(Line):
     def __init__(self, upstreams: Upstreams) -> None:
         super().__init__()
@@ -222,32 +258,57 @@ def _reset(line: Line) -> None:
 
 
 class NameServer:
-    """One name server: answers, is silent, fails, or says that a name lies inside.
+    """One name server: answers, is slow, silent, fails, lies, or says that a name lies inside; names move.
 
     Attributes:
         asked: every name that it was asked for.
+        dead: whether nobody listens; then a query is refused.
     """
 
     def __init__(self, network: Network, rng: random.Random, failing: float) -> None:
-        self._rng, self._failing = rng, failing
+        self._network, self._rng, self._failing = network, rng, failing
+        self._places = NAMES
         self.asked: list[str] = []
-        network.datagram_servers["93.184.216.53", 53] = self._answer
+        self.revive()
+
+    def revive(self) -> None:
+        """Listen."""
+        self._network.datagram_servers[PLACE] = self._answer
+
+    def die(self) -> None:
+        """Listen no more."""
+        del self._network.datagram_servers[PLACE]
+
+    def move(self) -> None:
+        """All names get other addresses."""
+        self._places = MOVED if self._places is NAMES else NAMES
 
     def _answer(self, data: bytes, send: Any) -> None:
         query = DNSRecord.parse(data)
         name = str(query.q.qname).rstrip(".").lower()
         self.asked.append(name)
-        if self._rng.random() < self._failing:
+        how = self._rng.choice(DNS_FAULTS) if self._rng.random() < self._failing * 2 else "right"
+        if how == "silent":
             return
         reply = query.reply()
-        if self._rng.random() < self._failing:
+        if how == "fails":
             reply.header.rcode = RCODE.SERVFAIL
-        elif name in NAMES and query.q.qtype == QTYPE.A:
-            reply.add_answer(RR(name, QTYPE.A, rdata=A(NAMES[name]), ttl=self._rng.choice((0, 1, 60))))
-            if self._rng.random() < self._failing:
-                reply.add_answer(RR(name, QTYPE.A, rdata=A(INNER), ttl=0))
-        elif name == "inner.sim" and query.q.qtype == QTYPE.A:
-            reply.add_answer(RR(name, QTYPE.A, rdata=A(INNER), ttl=0))
-        elif name not in NAMES:
+        elif how == "not there" or (name not in self._places and name != "inner.sim"):
             reply.header.rcode = RCODE.NXDOMAIN
-        send(bytes(reply.pack()), self._rng.choice((0.0, 0.005, 0.5)))
+        elif query.q.qtype == QTYPE.A:
+            place = self._places.get(name, INNER)
+            reply.add_answer(RR(name, QTYPE.A, rdata=A(place), ttl=self._rng.choice((0, 1, 60))))
+            if how == "inside too":
+                reply.add_answer(RR(name, QTYPE.A, rdata=A(INNER), ttl=0))
+        packed = bytes(reply.pack())
+        if how == "garbage":
+            packed = packed[:2] + self._rng.randbytes(self._rng.randint(0, 60))
+        elif how == "cut":
+            packed = packed[: self._rng.randint(0, len(packed))]
+        elif how == "other id":
+            packed = bytes(byte ^ 0xFF for byte in packed[:2]) + packed[2:]
+        send(packed, self._rng.choice((2.0, 4.0, 30.0)) if how == "slow" else self._rng.choice((0.0, 0.005, 0.5)))
+
+
+PLACE = ("93.184.216.53", 53)
+DNS_FAULTS = ("silent", "fails", "not there", "inside too", "garbage", "cut", "other id", "slow", "slow")

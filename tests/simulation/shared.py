@@ -154,9 +154,7 @@ class Folder:
     def config(self, rng: random.Random, journal: Path, turn: int, *, broken: bool = False) -> Config:
         """Dice a configuration."""
         base, change = self.base, msgspec.structs.replace
-        versions = (False, False) and rng.choice(
-            ((False, False), (False, False), (True, False), (False, True), (True, True))
-        )
+        versions = rng.choice(((False, False), (False, False), (True, False), (False, True), (True, True)))
         return change(
             base,
             policies=(str(self.policy(turn, rng.randrange(ORDERS), broken=broken)),),
@@ -178,7 +176,7 @@ class Folder:
 
 def _guest_context(ca: Path, alpn: str) -> ssl.SSLContext:
     context = guest_context(ca)
-    context.set_alpn_protocols([alpn])
+    context.set_alpn_protocols([alpn] if alpn == "http/1.1" else [alpn, "http/1.1"])
     return context
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,13 @@ class SimulatedGateway(Gateway):
         return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
 
 
+class Killed(msgspec.Struct):
+    """What a kill -9 at some moment leaves: the journal as it is then, and who had come upstream with a credential."""
+
+    journal: Path
+    keyed: frozenset[str]
+
+
 class Outcome(msgspec.Struct):
     """What the referee looks at."""
 
@@ -124,6 +132,7 @@ class Outcome(msgspec.Struct):
     tasks: list[str]
     descriptors: int
     journal_closed: bool
+    killed: list[Killed]
 
 
 def simulate(seed: int, folder: Folder) -> Outcome:
@@ -172,21 +181,23 @@ async def _run(seed: int, rng: random.Random, loop: VirtualLoop, folder: Folder)
     gateway = SimulatedGateway(folder.config(rng, journal, 1), clock=CLOCK.unix)
     gateway.folder = folder
     gateway.chaos = Chaos(rng, failing)
+    killer = _Killer(rng, ledger, journal)
     with Disk(rng) as disk:
         await gateway.start()
         _in_order(gateway)
-        places = {**gateway.addresses, "contexts": folder.contexts}
+        places = {**gateway.addresses, "contexts": folder.contexts, "secured": rng.random() < 0.5}
         guests = [Guest(number, network, rng, places, ledger) for number in range(rng.randint(1, 5))]
         tasks = [loop.create_task(guest.run(), name=f"guest {number}") for number, guest in enumerate(guests)]
         if not calm:
-            tasks.append(loop.create_task(_weather(rng, disk), name="disk"))
+            tasks.append(loop.create_task(_weather(rng, disk, network), name="disk"))
+            tasks.append(loop.create_task(_outages(rng, names), name="names"))
+            tasks.append(loop.create_task(killer.strike_later(), name="kill"))
             tasks.append(loop.create_task(_reloads(rng, gateway, folder, journal), name="reloads"))
         await asyncio.gather(*tasks)
-        disk.full, disk.slow_s = False, 0.0
         closed = await _stopped(gateway, rng)
     await upstreams.stop()
     return Outcome(
-        seed, gateway, gateway.chaos.records, guests, ledger, names, network, [], journal, [], 0, closed
+        seed, gateway, gateway.chaos.records, guests, ledger, names, network, [], journal, [], 0, closed, killer.killed
     )  # fmt: skip
 
 
@@ -203,12 +214,53 @@ async def _stopped(gateway: Gateway, rng: random.Random) -> bool:
     return True
 
 
-async def _weather(rng: random.Random, disk: Disk) -> None:
+async def _weather(rng: random.Random, disk: Disk, network: Network) -> None:
     for _ in range(rng.randint(0, 3)):
         await asyncio.sleep(rng.choice((0.01, 0.5, 5.0)))
         disk.full, disk.slow_s = rng.random() < 0.5, rng.choice((0.0, 0.001, 0.7))
+        disk.exhausted = network.exhausted = rng.random() < 0.3
         await asyncio.sleep(rng.choice((0.01, 2.0)))
-        disk.full, disk.slow_s = False, 0.0
+        disk.recover()
+        network.exhausted = False
+
+
+async def _outages(rng: random.Random, names: NameServer) -> None:
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        await asyncio.sleep(rng.choice((0.001, 0.3, 3.0)))
+        if rng.random() < 0.5:
+            names.move()
+            continue
+        names.die()
+        await asyncio.sleep(rng.choice((0.1, 10.0)))
+        names.revive()
+
+
+class _Killer:
+    """Takes a picture of what a kill -9 would leave; the gateway itself goes on."""
+
+    def __init__(self, rng: random.Random, ledger: Ledger, journal: Path) -> None:
+        self._rng, self._ledger, self._journal = rng, ledger, journal
+        self.killed: list[Killed] = []
+        self._most = rng.choice((0, 1, 2))
+        ledger.on_keyed = self.strike
+
+    def strike(self) -> None:
+        """A credential has just arrived upstream: the worst moment; or any other one."""
+        number = len(self.killed)
+        if number >= self._most or self._rng.random() < 0.3:
+            return
+        left = self._journal.parent / f"killed-{number}"
+        left.mkdir()
+        for file in self._journal.parent.iterdir():
+            if file.is_file():
+                shutil.copyfile(file, left / file.name)
+                (left / file.name).chmod(0o600)
+        self.killed.append(Killed(left / self._journal.name, frozenset(self._ledger.keyed)))
+
+    async def strike_later(self) -> None:
+        """At a moment that nothing announces."""
+        await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0, 4.0)) * self._rng.random())
+        self.strike()
 
 
 async def _reloads(rng: random.Random, gateway: Gateway, folder: Folder, journal: Path) -> None:
