@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from seamgate_vmm import ring
 from seamgate_vmm import template as templates
 from seamgate_vmm.guest import Guest, Limits, State, boot
 from seamgate_vmm.host import Host
@@ -193,3 +194,9 @@ def run_with_ring(host: Host, template: Loaded) -> Callable[[str, Accept], Resul
         return asyncio.run(both())
 
     return run
+
+
+@pytest.fixture
+def patient_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no guest's slowness for silence: the gateway reads a greeting that comes late, these upstreams do not."""
+    monkeypatch.setattr(ring, "_GREETING_WAIT_S", 30.0)

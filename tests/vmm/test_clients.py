@@ -22,7 +22,7 @@ from seamgate_vmm.template import Job
 
 from .conftest import Result
 
-pytestmark = [pytest.mark.kvm, pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kvm, pytest.mark.clients, pytest.mark.timeout(240), pytest.mark.usefixtures("patient_ring")]
 
 _MODULES = ("requests", "httpx", "aiohttp", "urllib3", "openai", "anthropic")
 

@@ -26,7 +26,7 @@ from seamgate_vmm.runner import explain, python_arguments, run_program
 from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.template import Job
 
-pytestmark = pytest.mark.kvm
+pytestmark = [pytest.mark.kvm, pytest.mark.usefixtures("patient_ring")]
 
 
 @pytest.fixture(autouse=True)
