@@ -147,9 +147,10 @@ def microvm_environment(config: Config, environ: Mapping[str, str]) -> dict[str,
 
 
 def secret_files(config: Config, journal: Path) -> list[Path]:
-    """Return the files that a guest of the same user must not read or write, where its isolation can hide files.
+    """Return what a guest of the same user must not read or write, where its isolation can hide files.
 
-    The CA's key, what credentials and tokens are read from, keys of client certificates, and the journal.
+    The CA's key, what credentials and tokens are read from, keys of client certificates, the journal of this run, that
+    of the configuration, and the folder with those of other runs.
     """
     names = [credential.source.file for credential in config.credentials.values()]
     names += [guest.token.file for guest in config.guests.values() if guest.token is not None]
@@ -157,10 +158,10 @@ def secret_files(config: Config, journal: Path) -> list[Path]:
         names.append(config.upstream_proxy.login.password.file)
     shown = [origin.client_certificate for origin in config.upstream_tls.origins]
     names += [each.key or each.certificate for each in shown if each is not None]
-    # Some are relative to the configuration's folder, some to ours.
-    paths = [folder / Path(name).expanduser() for name in names if name for folder in (config.base, Path.cwd())]
     key = CaFiles(ca_directory(config.ca, config.base)).key
-    return list(dict.fromkeys((key, journal, head_path(journal), *(path.absolute() for path in paths))))
+    journals = (journal, head_path(journal), config.audit.file, run_journal(config.audit).parent)
+    secrets_of_upstreams = (config.base / Path(name).expanduser() for name in names if name)
+    return list(dict.fromkeys(path.absolute() for path in (key, *journals, *secrets_of_upstreams)))
 
 
 def _bracketed(host: str) -> str:

@@ -67,6 +67,51 @@ def test_hidden_files_cannot_be_opened(tree: tuple[View, Path]) -> None:
     assert dict(view.names(view.find("/base/a", "/"))).keys() == {"b", "file"}
 
 
+def test_what_a_hidden_name_means_is_looked_up_anew(tree: tuple[View, Path]) -> None:
+    """A secret behind links of Kubernetes' kind stays hidden when they turn, before that, and after, at every step."""
+    view, place = tree
+    base = place / "base"
+    for number in (1, 2, 3):
+        (base / f"v{number}").mkdir()
+        (base / f"v{number}" / "key").write_text("secret")
+    (base / "v1" / "other").write_text("other")
+    (base / "..data").symlink_to("v1")
+    (base / "key").symlink_to("..data/key")
+    view.hide([str(base / "key")])
+    for target in ("v2", place / "outside" / "v4"):
+        (base / "..data.new").symlink_to(target)
+        (base / "..data.new").rename(base / "..data")
+        named = [f"/base/{name}" for name in ("key", "..data/key", "v1/key", "v2/key", "v3/key")]
+        assert {_open(view, path) for path in named} <= {errno.EACCES, errno.ENOENT}
+        assert _open(view, "/base/v1/other") == b"other"
+    (place / "outside" / "v4").mkdir()
+    (place / "outside" / "v4" / "key").write_text("secret")
+    os.link(place / "outside" / "v4" / "key", base / "innocent")
+    assert _open(view, "/base/innocent") == errno.EACCES
+
+
+def test_what_rotation_makes_of_a_hidden_file_is_hidden(tree: tuple[View, Path]) -> None:
+    """The journal's segments, its head, what takes a file's place and where it went; and all that is in a folder."""
+    view, place = tree
+    runs = place / "base" / "runs"
+    view.hide([str(place / "base" / "run.jsonl"), str(runs)])
+    runs.mkdir()
+    (runs / "earlier.jsonl").write_text("x")
+    made = (
+        "run.jsonl",
+        "run.jsonl.0000000000000042",
+        "run.jsonl.head",
+        "run.jsonl.otlp.new",
+        ".run.jsonl.x1",
+        "run.jsonl~",
+    )
+    for name in (*made, "run.json", "run.jsonlines"):
+        (place / "base" / name).write_text("x")
+    assert {_open(view, f"/base/{name}") for name in (*made, "runs/earlier.jsonl")} == {errno.EACCES}
+    assert _open(view, "/base/run.json") == _open(view, "/base/run.jsonlines") == b"x"
+    assert {*made, "runs"} < {name for name, _ in view.names(view.find("/base", "/"))}
+
+
 @pytest.mark.parametrize("path", ["/base/out", "/base/up", "/base/../etc/passwd", "/etc/passwd", "/../../etc/shadow"])
 def test_nothing_outside_is_there(tree: tuple[View, Path], path: str) -> None:
     """Where a link or dots lead outside, there is nothing: the guest's root is the view."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from seamgate_vmm.hidden import HiddenFiles
+
 _MAX_LINKS = 40  # as Linux
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KEPT_FLAGS = os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_DIRECTORY
@@ -52,25 +54,13 @@ class View:
         self._sizes = {path: len(data) for path, data in made_up.items()}
         self._directories: set[str] = set()
         self._real: set[str] = set()
-        self._hidden: set[str] = set()
-        self._hidden_files: set[tuple[int, int]] = set()
+        self._hidden = HiddenFiles()
         for place in (*(m.guest for m in self._mounts), *made_up):
             self._directories.update(str(p) for p in PurePosixPath(place).parents)
 
     def hide(self, paths: Iterable[str]) -> None:
-        """Let no guest open these files of the host, by whatever name: not by a link, nor what takes their place."""
-        for path in paths:
-            self._hidden.add(os.path.realpath(path))
-            try:
-                status = os.stat(path)
-            except OSError:
-                continue  # it may come later: its name is known
-            self._hidden_files.add((status.st_dev, status.st_ino))
-
-    def _is_hidden(self, host: str, status: os.stat_result) -> bool:
-        if (status.st_dev, status.st_ino) in self._hidden_files:
-            return True
-        return bool(self._hidden) and os.path.realpath(host) in self._hidden
+        """Let no guest open these files of the host, or files in these folders, by whatever name (`hidden`)."""
+        self._hidden = HiddenFiles(paths)
 
     def readable_paths(self) -> list[str]:
         """The host's paths behind the view, for a jail."""
@@ -85,7 +75,7 @@ class View:
         other = View.__new__(View)
         other._mounts = sorted((*self._mounts, scratch), key=lambda m: len(m.guest), reverse=True)
         other._made_up, other._sizes, other._real = self._made_up, self._sizes, self._real
-        other._hidden, other._hidden_files = self._hidden, self._hidden_files
+        other._hidden = self._hidden
         other._directories = self._directories | {str(p) for p in PurePosixPath(scratch.guest).parents}
         return other
 
@@ -183,7 +173,7 @@ class View:
         )
         status = os.fstat(fd)
         kind = status.st_mode
-        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) or self._is_hidden(found.host, status):
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) or self._hidden.holds(found.host, status):
             os.close(fd)
             raise _os_error(errno.EACCES)
         return fd
