@@ -70,14 +70,19 @@ def odd_readings(path: str) -> list[list[str]]:
         for segment in (each.split(";")[0].strip(" ") for each in segments):
             if segment == "..":
                 kept = kept[:-1]
-            elif segment.rstrip(" .") != "":
-                kept.append(segment.rstrip(" ."))
+            elif plain := unstreamed(segment.rstrip(" .")).rstrip(" ."):
+                kept.append(plain)
         is_open = segments[-1].split(";")[0].strip(" .") == ""
         found += [segments, segments[:-1] if segments[-1] == "" else segments, kept, [*kept, ""] if is_open else kept]
     return [each or [""] for each in found]
 
 
-ODD = re.compile(r"%|\.(/|$)")
+def unstreamed(segment: str) -> str:
+    """Without the type of an NTFS stream."""
+    return re.sub(r"(::|:\$i30:)\$[a-z_]*$", "", segment)
+
+
+ODD = re.compile(r"%|\.(/|$)|:\$")
 
 
 def covers_odd(match: Match, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Text as the most lenient origin compares it: without case, and without the difference of compatible characters.
+"""Text as the most lenient origin compares it: without case, compatible characters alike, what can't be seen left out.
 
 Called by `patterns` (paths), `conditions` (names and values of a request) and the index through them. What is folded
 was chosen by a guest, so that folding takes time in proportion to its length, whatever it holds. No I/O.
@@ -15,6 +15,13 @@ MAX_MARKS = 30
 "Stream-Safe Text Format", which cuts longer runs with U+034F."""
 _SHORT = 64
 """Characters up to which a text is folded without a look at what it holds."""
+# Default_Ignorable_Code_Point (Unicode 16, DerivedCoreProperties.txt): soft hyphens, zero-width characters, marks of
+# direction, byte order marks, variation selectors, tags. NFKC_Casefold leaves them out (UAX #44), and so does what
+# compares by it: file systems, databases, directories.
+_IGNORABLE = re.compile(
+    "[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
 # What a CGI-like server can't tell from "-" in a header's name: HTTP_X_DEBUG is X-Debug and X_Debug. RFC 3875 4.1.18
 _HEADER_MARKS = str.maketrans(dict.fromkeys("!#$%&'*+.^_`|~", "-"))
 
@@ -24,9 +31,10 @@ class TextTooLong(ValueError):
 
 
 def fold_text(text: str, max_growth: int | None = None) -> str:
-    """Return text without case, and without the difference between compatible characters (Unicode NFKC).
+    """Return text without case, without ignorable characters, compatible ones alike (Unicode NFKC_Casefold).
 
-    Some origins take a full-width letter, a ligature or a decomposed accent for the plain one.
+    Some origins take a full-width letter, a ligature or a decomposed accent for the plain one, and a zero-width space
+    or a soft hyphen for nothing.
 
     Args:
         text: any.
@@ -37,6 +45,7 @@ def fold_text(text: str, max_growth: int | None = None) -> str:
     """
     if text.isascii():
         return text.lower()
+    text = _IGNORABLE.sub("", text)
     if len(text) > _SHORT:
         growth, marks = _survey(text)
         if max_growth is not None and growth > max_growth:

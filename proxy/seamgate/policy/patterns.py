@@ -237,8 +237,10 @@ def folded_views(path: str) -> list[list[str]]:
     return views
 
 
-# What may hold something that `other_readings` looks for: an escape, or a dot or a space at the end of a segment.
-_ODD = re.compile(r"%|\.(?:/|\Z)")
+# What may hold something that `other_readings` looks for: an escape, a dot at the end of a segment, a stream of NTFS.
+_ODD = re.compile(r"%|\.(?:/|\Z)|:\$")
+# NTFS: `name::$DATA` is the file `name`, `name:$I30:$INDEX_ALLOCATION` and `name::$INDEX_ALLOCATION` the folder.
+_STREAM = re.compile(r":(?:\$i30)?:\$[a-z_]*\Z")
 _CUT = re.compile(r"[?#]")
 
 
@@ -246,8 +248,9 @@ def other_readings(path: str) -> list[list[str]]:
     """Return the further ways in which an origin may read what escapes, normalization or a file system bring to light.
 
     A full-width slash or backslash is a separator, two dots in one character are a dot segment, "?" and "#" end the
-    path, ";" begins parameters, spaces and dots at the end of a segment (and spaces before it) are nothing. Each
-    reading is there before all that is resolved, too, and with and without the cut at "?".
+    path, ";" begins parameters, spaces and dots at the end of a segment (and spaces before it) are nothing, and the
+    type of a stream (`::$DATA`) is what a file has anyway. Each reading is there before all that is resolved, too, and
+    with and without the cut at "?".
 
     Args:
         path: canonical.
@@ -261,7 +264,7 @@ def other_readings(path: str) -> list[list[str]]:
             plain = segment.partition(";")[0].strip(" \t")
             if plain == "..":
                 del clean[-1:]
-            elif plain := plain.rstrip(" \t."):
+            elif plain := _STREAM.sub("", plain.rstrip(" \t.")).rstrip(" \t."):
                 clean.append(plain)
         ends_open = segments[-1].partition(";")[0].strip(" \t.") == ""
         readings += [segments, [*clean, ""] if ends_open else clean]

@@ -46,12 +46,20 @@ NO, YES, UNKNOWN, PENDING = Outcome
         ("query: {q: false}", "", YES, YES),
         ("query: {q: false}", "?q=", NO, NO),
         ("query: {q: false}", "?Q=", NO, YES),
+        ('query: {q: "12"}', "?%E2%80%8Bq=1%C2%AD2", NO, YES),
     ],
 )
 def test_query_conditions(condition: str, query: str, allow: Outcome, deny: Outcome) -> None:
     """An allow wants every reading to match, a deny any."""
     assert outcome("allow", condition, f"GET https://a.test/{query}") is allow
     assert outcome("deny", condition, f"GET https://a.test/{query}") is deny
+
+
+def test_json_is_read_without_what_cannot_be_seen() -> None:
+    """A zero-width space in a key or value is nothing to a deny; to an allow the name is another spelling."""
+    sent = {"body": '{"st\u200bore": "ye\ufeffs"}'.encode(), "headers": {"content-type": "application/json"}}
+    assert outcome("deny", "json: {store: yes*}", "POST https://a.test/", **sent) is YES
+    assert outcome("allow", "json: {store: yes*}", "POST https://a.test/", **sent) is not YES
 
 
 @pytest.mark.parametrize(

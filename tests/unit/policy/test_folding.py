@@ -8,6 +8,11 @@ import pytest
 
 from seamgate.policy.folding import TextTooLong, fold_header, fold_text
 
+IGNORABLE_SAMPLES = (
+    0xAD, 0x34F, 0x61C, 0x115F, 0x17B4, 0x180E, 0x200B, 0x200C, 0x200D, 0x200E, 0x202E, 0x2060, 0x2064, 0x3164, 0xFE0F,
+    0xFEFF, 0xFFA0, 0xFFF8, 0x1BCA0, 0x1D17A, 0xE0001, 0xE0041, 0xE0100, 0xE0FFF,
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("text", "folded"),
@@ -17,6 +22,21 @@ def test_compatible_characters_and_case_are_alike(text: str, folded: str) -> Non
     """Full-width letters, decomposed accents and ligatures are the plain ones, alone and in a long text."""
     assert fold_text(text) == folded
     assert fold_text(f"{text} " * 100) == f"{folded} " * 100
+
+
+@pytest.mark.parametrize("char", [chr(code) for code in IGNORABLE_SAMPLES])
+def test_what_cannot_be_seen_is_nothing(char: str) -> None:
+    """Default-ignorable code points (UAX #44, NFKC_Casefold) are left out, alone, in runs and in long texts."""
+    assert fold_text(f"{char}Ad{char}{char}min{char}") == "admin"
+    assert fold_text(f"a{char}" * 100) == "a" * 100
+
+
+def test_nothing_that_is_left_out_comes_back() -> None:
+    """No character folds to a text that would be shorter if it were folded again."""
+    letters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
+    left_out = {char for char in letters if not fold_text(char)}
+    assert not left_out.intersection("".join(map(fold_text, letters)))
+    assert "".join(sorted(left_out))[:4] == "\xad\u034f\u061c\u115f"
 
 
 def test_a_long_run_of_marks_is_cut_rather_than_sorted() -> None:

@@ -161,6 +161,13 @@ def test_a_deny_covers_compatible_characters() -> None:
         "/admin%CD%BEx/users",  # the Greek question mark is a semicolon
         "/ADMIN%2Fusers%20",
         "/admin/%E2%80%A4/users",
+        "/admin/users%E2%80%8B",  # zero-width space
+        "/admin/us%C2%ADers",  # soft hyphen
+        "/ad%E2%80%8Dmin/users%EF%BB%BF",  # zero-width joiner, byte order mark
+        "/x/.%E2%81%A0./admin/%F3%A0%80%A0/users",  # word joiner, tag: no segment at all
+        "/admin/users::$DATA",
+        "/admin::$INDEX_ALLOCATION/users",
+        "/admin:$i30:$Index_Allocation/users.:%3A%24data.%20",
     ],
 )
 def test_a_deny_covers_what_decoding_brings_to_light(path: str) -> None:
@@ -183,6 +190,8 @@ def test_a_deny_covers_no_more_than_the_readings_of_a_path() -> None:
     assert folded_views("/a%20b/.c/d.e/%C3%A9%40") == [["a b", ".c", "d.e", "\xe9@"]]
     assert not denies_path(parse_path("/admin"), "/admin%20x")
     assert not denies_path(parse_path("/admin"), "/x%3F/admin/y")
+    assert not denies_path(parse_path("/admin"), "/admin:other:$DATA")
+    assert not denies_path(parse_path("/admin"), "/admin:$x")
 
 
 def test_an_encoded_slash_in_a_deny_pattern_is_a_slash_too() -> None:
