@@ -46,19 +46,19 @@ from seamgate.entry.dns_entry import RESULTS, NameService
 from seamgate.entry.dns_listener import DnsListener
 from seamgate.entry.dns_service import DENIED_CODES
 from seamgate.entry.http1_guest import Http1Guest, OnConnect
-from seamgate.entry.identity import Identities, make_guest
 from seamgate.entry.opaque import OpaqueStreams
+from seamgate.entry.roster import Roster
 from seamgate.entry.socks5 import SocksEntry
 from seamgate.entry.tunnel import ConnectHandler
 from seamgate.errors import ConfigError, PrerequisiteMissing, Reason, SeamgateError
-from seamgate.flow import Guest, Isolation
+from seamgate.flow import Isolation
 from seamgate.observe.admin import AdminServer
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
 from seamgate.recording import AuditLog
 from seamgate.registry import SharedState, go_on, load_aside, load_plugins
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
-from seamgate.revocation import bound_by, revoke
+from seamgate.revocation import Revoked, bound_by, revoke
 from seamgate.seam import Seam
 from seamgate.stopping import end_all, let_finish, see_off
 from seamgate.streams import as_protocol
@@ -109,6 +109,7 @@ class Gateway:
         self._connector: Connector
         self._admin: AdminServer | None = None
         self._started_with = config
+        self._roster = Roster(config.guests)
         self.started_at = 0.0
         self.reloads = ReloadCounts()
         self.reload_path: Path | None = None
@@ -261,9 +262,11 @@ class Gateway:
         self._bound(entry, server.sockets[0].getsockname())
 
     def _make_dns(self, entry: DnsEntry) -> DnsListener:
-        guest = make_guest(entry.guest, self.config.guests[entry.guest], Isolation.PROXY)
+        guest = self._roster.guest(entry.guest, Isolation.PROXY)
+        assert guest is not None
         denied, forwarder = DENIED_CODES[entry.denied_names], Forwarder(self.config.dns)
         service = NameService(self.seam, guest, forwarder, denied=denied, queries_per_s=entry.queries_per_s)
+        self._roster.follow(service, "dns")
         return DnsListener(service)
 
     async def _listen_dns(self, entry: DnsEntry) -> None:
@@ -311,31 +314,29 @@ class Gateway:
             self._own.add(*bound)
 
     def _proxy(self, entry: ProxyEntry) -> Callable[[], Http1Guest]:
-        guest = self._named_guest(entry.guest, Isolation.PROXY)
-        binding = ProxyBinding("proxy", self._identities(Isolation.PROXY), guest)
+        guest = self._roster.guest(entry.guest, Isolation.PROXY)
+        binding = ProxyBinding("proxy", self._roster.identities(Isolation.PROXY), guest)
+        self._roster.follow(binding, "proxy")
         on_connect = ConnectHandler(self.seam, self.authority, self.connections, binding)
         return lambda: self._connection(binding, on_connect)
 
     def _base_url(self, entry: BaseUrlEntry) -> Callable[[], Http1Guest]:
-        guest = self._named_guest(entry.guest, Isolation.BASE_URL)
+        guest = self._roster.guest(entry.guest, Isolation.BASE_URL)
         routes = {name: parse_route(origin) for name, origin in entry.routes.items()}
-        identities = self._identities(Isolation.BASE_URL)
+        identities = self._roster.identities(Isolation.BASE_URL)
         binding = RouteBinding("base_url", routes, identities, guest, entry.hosts)
+        self._roster.follow(binding, "base_url")
         return lambda: self._connection(binding, None)
 
     def _socks5(self, entry: Socks5Entry) -> SocksEntry:
         streams = OpaqueStreams(self.seam, self.authority, self.connections, "socks5")
-        guest = self._named_guest(entry.guest, Isolation.PROXY)
-        return SocksEntry(streams, self._identities(Isolation.PROXY), guest)
+        guest = self._roster.guest(entry.guest, Isolation.PROXY)
+        socks = SocksEntry(streams, self._roster.identities(Isolation.PROXY), guest)
+        self._roster.follow(socks, "socks5")
+        return socks
 
     def _connection(self, binding: Binding, on_connect: OnConnect | None) -> Http1Guest:
         return Http1Guest(self.seam, binding, self.connections, on_connect)
-
-    def _identities(self, isolation: Isolation) -> Identities:
-        return Identities(self.config.guests, isolation)
-
-    def _named_guest(self, name: str, isolation: Isolation) -> Guest | None:
-        return make_guest(name, self.config.guests[name], isolation) if name else None
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -473,18 +474,26 @@ class Gateway:
             bound_by(config.credentials),
             Forwarder(config.dns),
             self._make_parent(config),
+            self._roster.prepare(config.guests),
         )
 
     def take_over(self, new: Prepared) -> ReloadReport:
         """Put in force what was prepared, and end what it forbids. Nothing here fails."""
         self._swap(new)
-        ended = revoke(self.seam, new.is_bound)
+        ended = self._end_forbidden(new)
         return self._reloaded(ended.exchanges, ended.tunnels)
+
+    def _end_forbidden(self, new: Prepared) -> Revoked:
+        """End what is under way and no longer allowed, and the connections of guests that are no more."""
+        ended = revoke(self.seam, new.is_bound)
+        self.connections.see_off({guest.id for guest in self.seam.pipeline.departed})
+        return ended
 
     def _swap(self, new: Prepared) -> None:
         seam, config, pipeline = self.seam, new.config, new.pipeline
         pipeline.go_on_counting(seam.pipeline)
         go_on(seam.pipeline.plugins, pipeline.plugins)
+        pipeline.see_off((*seam.pipeline.departed, *self._roster.take(new.guests)))
         self._generation = pipeline.generation
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn

@@ -114,6 +114,9 @@ class Pipeline:
             "supply_credential" in plugin.hooks and "open_inspector" not in plugin.hooks for plugin in plugins
         )
         """Whether a plugin supplies credentials without redacting answers: then the core does it for it."""
+        self.departed: tuple[Guest, ...] = ()
+        """Guests that a reload has removed or changed: nothing is allowed in the name of these very objects."""
+        self._departed: frozenset[int] = frozenset()
         self._budget_ns = int(budget_s * 1e9)
         self._judge_connect = self._compile("judge_connect")
         self._judge_request = self._compile("judge_request")
@@ -159,6 +162,11 @@ class Pipeline:
                 stats.overruns += old.overruns
                 stats.total_ns += old.total_ns
 
+    def see_off(self, guests: Iterable[Guest]) -> None:
+        """Deny from now on whatever is asked in the name of these guests, as far as it is these very objects."""
+        self.departed = (*self.departed, *guests)
+        self._departed = frozenset(id(guest) for guest in self.departed)
+
     # -- what decides ------------------------------------------------------------------------------------------------
 
     def judge_connect(
@@ -168,10 +176,14 @@ class Pipeline:
 
         `late_denies=False` is for what was admitted once: a late answer is counted as an overrun, and counts as it is.
         """
+        if self._departed and id(guest) in self._departed:
+            return _departed(guest)
         return self._judge(self._judge_connect, (guest, target), steps, late_denies=late_denies)
 
     def judge_request(self, request: Request, steps: list[Step] | None = None, *, late_denies: bool = True) -> Verdict:
         """Judge a request in its present phase. DEFER: judge again with the body. For `late_denies` see above."""
+        if self._departed and id(request.guest) in self._departed:
+            return _departed(request.guest)
         return self._judge(self._judge_request, (request,), steps, late_denies=late_denies)
 
     def judge_trailers(self, request: Request, trailers: Headers, steps: list[Step]) -> Verdict | None:
@@ -418,6 +430,11 @@ class Pipeline:
                 call.stats.failures += 1
                 log.error("plugin failed", plugin=call.plugin, hook=call.stats.hook, error=type(error).__name__)
             call.stats.total_ns += _now_ns() - start
+
+
+def _departed(guest: Guest) -> Verdict:
+    message = f"the guest {guest.id!r} was removed from the configuration, or its token or labels are others now"
+    return deny(message, reason=Reason.UNAUTHENTICATED)
 
 
 def _outcome(verdict: Verdict) -> str:

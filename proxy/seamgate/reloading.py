@@ -10,6 +10,7 @@ import msgspec
 
 from seamgate.config import Config
 from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.entry.roster import NewGuests
 from seamgate.pipeline import Pipeline
 from seamgate.seam import IsBound
 from seamgate.upstream.addresses import AddressPermit
@@ -17,7 +18,7 @@ from seamgate.upstream.forwarder import Forwarder
 from seamgate.upstream.parent import Parent
 from seamgate.upstream.tls import UpstreamTls
 
-_POLICY_SECTIONS = {"policies", "credentials", "plugins", "permit_addresses"}
+_POLICY_SECTIONS = {"guests", "policies", "credentials", "plugins", "permit_addresses"}
 _UPSTREAM_SECTIONS = {"upstream_tls", "upstream_proxy", "http2", "dns"}
 TAKEN_OVER = frozenset({"source", "base", "reload", "policy_texts"} | _POLICY_SECTIONS | _UPSTREAM_SECTIONS)
 """The sections of seamgate.yaml that a reload takes over. A change of any other waits for the next start."""
@@ -34,6 +35,7 @@ class Prepared(msgspec.Struct, frozen=True):
     is_bound: IsBound
     forwarder: Forwarder
     parent: Parent | None
+    guests: NewGuests
 
 
 class ReloadReport(msgspec.Struct, frozen=True):

@@ -73,6 +73,8 @@ class GuestConnection(Protocol):
 
     transport: Transport | None
     exchanges: int
+    whose: str | None
+    """The guest whose connection it is, by name; None where nobody has said it yet, or the tunnel that it is in has."""
 
     def check_deadline(self, now: float) -> None:
         """End what is silent for longer than its present state allows."""

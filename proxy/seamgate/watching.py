@@ -49,11 +49,12 @@ class FileWatch:
 
 
 def watched_files(source: Path, config: Config) -> tuple[str, ...]:
-    """Return what a reload of this configuration reads: itself, its policies, and certificates for upstreams.
+    """Return what a reload of this configuration reads: itself, policies, guests' tokens, certificates for upstreams.
 
     Not the files of credentials, which are read again by themselves.
     """
-    return (str(source), *config.policies, *_certificates(config))
+    tokens = [guest.token.file for guest in config.guests.values() if guest.token is not None]
+    return (str(source), *config.policies, *filter(None, tokens), *_certificates(config))
 
 
 def _certificates(config: Config) -> Iterator[str]:

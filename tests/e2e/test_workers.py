@@ -11,6 +11,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from dnslib import DNSRecord
@@ -23,7 +24,7 @@ from seamgate.upstream.pool_key import PoolConfig
 from seamgate.workers.supervisor import Supervisor
 from support.client import Answer, Client, connect
 from support.crew import Crew, worker_of
-from support.lab import ALLOW_ALL, WITH_KEY
+from support.lab import ALLOW_ALL, OTHER_TOKEN, WITH_KEY
 from support.upstream import HttpUpstream, Talk, echo
 
 ASYNC_TEST_LIMIT_S = 90.0
@@ -400,3 +401,23 @@ def test_too_few_sessions_for_so_many_workers() -> None:
     config = Config(workers=4, pool=PoolConfig(sessions_per_origin=3))
     with pytest.raises(ConfigError, match="less than one for each of 4 workers"):
         Supervisor(config)
+
+
+async def test_guests_change_in_all_workers_by_a_reload() -> None:
+    """A new token is known to every worker, also to one that is started after it; a removed guest's is to none."""
+    settings: dict[str, Any] = {"entries": {"base_url": {"guest": ""}}}
+    async with Crew(HttpUpstream(echo), settings=settings) as crew:
+        (crew.folder / "new").write_text("n" * 40)
+
+        async def reasons(token: str, connections: int = 12) -> set[str]:
+            return {(await (await crew.base()).ask("GET", f"/~{token}/api/x")).reason for _ in range(connections)}
+
+        assert await reasons("n" * 40) == {"unauthenticated"}
+        crew._settings = {**settings, "guests": {"h": None, "n": {"token": {"file": str(crew.folder / "new")}}}}
+        crew.write_settings()
+        assert (await crew.supervisor.reload_everywhere()).needs_restart == ()
+        assert await reasons("n" * 40) == {""}
+        assert await reasons(OTHER_TOKEN) == {"unauthenticated"}
+        await crew.kill(0)
+        await crew.serving()
+        assert await reasons("n" * 40) == {""}

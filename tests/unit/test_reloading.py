@@ -31,7 +31,6 @@ def test_what_is_taken_over_does_not_wait(change: dict[str, Any]) -> None:
     [
         ("entries", Entries(proxy=ProxyEntry(listen="127.0.0.1:1", guest="g"))),
         ("entries", Entries(proxy=ProxyEntry(guest="g"), base_url=BaseUrlEntry(guest="g"))),
-        ("guests", {"new": None}),
         ("audit", AuditConfig(keep=3)),
         ("limits", LimitsConfig(connections=1)),
         ("admin", AdminConfig(listen="127.0.0.1:1")),

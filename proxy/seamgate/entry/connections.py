@@ -6,6 +6,7 @@ One per gateway (in each worker, where there are several: then the limit is that
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from seamgate.errors import Reason
@@ -128,6 +129,11 @@ class Connections:
             self.all_open.tell(self.open)
         if self.all_strangers is not None:
             self.all_strangers.tell(len(self.strangers))
+
+    def see_off(self, guests: Collection[str]) -> None:
+        """Close what is idle of the connections of these guests, and the others after what is under way."""
+        for connection in [each for each in self.all if each.whose in guests]:
+            connection.drain()
 
     def sweep(self, now: float) -> None:
         """Close what is silent for too long. Called every second, with `monotonic()`."""

@@ -109,6 +109,16 @@ class NameService:
         self._remembered: dict[bytes, _Remembered] = {}
         self._remembered_of: Pipeline | None = None
 
+    @property
+    def guest(self) -> Guest | None:
+        """Who asks."""
+        return self._guest
+
+    @guest.setter
+    def guest(self, guest: Guest | None) -> None:
+        assert guest is not None
+        self._guest = self._told.guest = guest
+
     def close(self) -> None:
         """End the streams, and tell what was only counted so far."""
         for stream in list(self.streams):

@@ -80,7 +80,7 @@ class Http1Guest:
         self._stuck_at = 0.0
         self._pumping = False
         self._counted = False
-        self._whose: str | None = None
+        self.whose: str | None = None
 
     def __repr__(self) -> str:
         return f"<Http1Guest {self.binding.entry} exchanges={self.exchanges} {self._reader!r}>"
@@ -245,7 +245,7 @@ class Http1Guest:
                 self._refuse_head(head, GuestProtocolError(full.message, reason=full.reason))
                 return False
             self.connections.enter(guest.id)
-            self._whose = guest.id
+            self.whose = guest.id
         self._counted = True
         return True
 
@@ -498,9 +498,9 @@ class Http1Guest:
 
     def _forget(self) -> None:
         self.connections.forget(self)
-        if self._whose is not None:
-            self.connections.leave(self._whose)
-            self._whose = None
+        if self.whose is not None:
+            self.connections.leave(self.whose)
+            self.whose = None
 
     def drain(self, *, patient: bool = False) -> None:
         """The gateway stops: close now if idle, unless it is patient, else after the present exchange."""

@@ -63,6 +63,7 @@ class Http2Guest:
         self.connections = connections
         self.transport: Transport | None = None
         self.exchanges = 0
+        self.whose: str | None = None  # what a reload ends is the tunnel
         self.opened_at = self._active_at = self._begun_at = monotonic()
         self.on_closed: Callable[[Http2Guest], None] | None = None
         self.core = Http2Connection(

@@ -94,6 +94,13 @@ def make_guest(name: str, config: GuestConfig, isolation: Isolation) -> Guest:
     return Guest(name, labels, isolation, group)
 
 
+def unless_changed(known: Guest | None, new: Guest) -> Guest:
+    """Return the known object if the new one says the same: guests are told apart by identity."""
+    if known is not None and msgspec.structs.astuple(known) == msgspec.structs.astuple(new):
+        return known
+    return new
+
+
 class Identities:
     """The guests that a token identifies."""
 
@@ -103,14 +110,31 @@ class Identities:
         Raises:
             ConfigError: one is missing, or two guests have the same.
         """
+        self._isolation = isolation
         self._by_digest: dict[bytes, Guest] = {}
         self._by_header: dict[bytes, Guest] = {}
+        self._by_digest = self.table(guests)
+
+    def table(self, guests: Mapping[str, GuestConfig]) -> dict[bytes, Guest]:
+        """Return these guests by the digest of their tokens; who is unchanged is the same object as now.
+
+        Raises:
+            ConfigError: a token is missing, or two guests have the same.
+        """
+        table: dict[bytes, Guest] = {}
         for name, config in guests.items():
             if config.token is not None:
                 digest = config.token.digest(name)
-                if digest in self._by_digest:
-                    raise ConfigError(f"guests {name!r} and {self._by_digest[digest].id!r} have the same token")
-                self._by_digest[digest] = make_guest(name, config, isolation)
+                if digest in table:
+                    raise ConfigError(f"guests {name!r} and {table[digest].id!r} have the same token")
+                table[digest] = unless_changed(self._by_digest.get(digest), make_guest(name, config, self._isolation))
+        return table
+
+    def take(self, table: dict[bytes, Guest]) -> list[Guest]:
+        """Know these guests from now on; return those that were known by a token and are no more."""
+        before, self._by_digest = self._by_digest, table
+        self._by_header.clear()
+        return [guest for digest, guest in before.items() if table.get(digest) is not guest]
 
     def by_token(self, token: str) -> Guest:
         """Return the guest with this token.

@@ -99,6 +99,7 @@ class Splice:
     ) -> None:
         self.transport: Any = None
         self.exchanges = 0
+        self.whose: str | None = None  # what a reload ends is the tunnel
         self._seam = seam
         self._connections = connections
         self._entry = entry

@@ -7,7 +7,7 @@ the worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -15,7 +15,6 @@ import msgspec
 
 from seamgate.audit.record import AuditRecord
 from seamgate.config import Config
-from seamgate.entry.identity import GuestConfig
 from seamgate.errors import SeamgateError
 from seamgate.observe.work import Work
 from seamgate.upstream.resolver import Answer
@@ -47,7 +46,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
         entries: entry -> the place of its listener among the descriptors that the worker has inherited.
         own: (address, port) of everything that no guest may be carried to.
         memory: the place of that of `SharedMemory`.
-        guests: the configuration's guests, each token by its digest.
+        guests: names of those that the gateway started with: they have a place of their own in the memory.
         ca: fingerprint of the CA that the supervisor loaded, "" for none.
         audit_problem: as in `Audit`.
         log_format, log_level: of `seamgate serve`.
@@ -60,7 +59,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     entries: dict[str, int]
     own: list[tuple[str, int]]
     memory: int
-    guests: Mapping[str, GuestConfig]
+    guests: tuple[str, ...]
     ca: str
     audit_problem: str
     log_format: str

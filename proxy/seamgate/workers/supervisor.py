@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -189,27 +188,31 @@ class Supervisor(Gateway):
             },
             own=sorted(self._own.places),
             memory=1,
-            guests=self._guests,
+            guests=tuple(self._started_with.guests),
             ca=fingerprint(self.authority.certificate) if self._authority is not None else "",
             audit_problem=self._told_problem,
             log_format=log_format,
             log_level=log_level,
         )
 
-    @functools.cached_property
-    def _guests(self) -> dict[str, GuestConfig]:
-        """The guests with digests for tokens: each worker knows those that the gateway started with."""
+    @staticmethod
+    def _hashed(guests: Mapping[str, GuestConfig]) -> dict[str, GuestConfig]:
+        """Return the guests with digests for tokens: all processes know the same, and none but this reads a token.
+
+        Raises:
+            ConfigError: one is missing.
+        """
         return {
             name: guest
             if guest.token is None
             else msgspec.structs.replace(guest, token=TokenSource(sha256=guest.token.digest(name).hex()))
-            for name, guest in self._started_with.guests.items()
+            for name, guest in guests.items()
         }
 
     def _frozen(self, config: Config) -> Config:
-        """Read the policies once, so that all processes judge by the same, now and when one is started again."""
+        """Read policies and tokens once, so that all processes have the same, now and when one is started again."""
         texts = {name: read_text(name) for name in config.policies}
-        return msgspec.structs.replace(config, policy_texts=texts)
+        return msgspec.structs.replace(config, policy_texts=texts, guests=self._hashed(config.guests))
 
     def _for_workers(self, config: Config) -> Config:
         """Return what workers get: as many as there are, whatever waits for a restart, and no admin listener."""

@@ -22,16 +22,13 @@ import uvloop
 from seamgate import launch
 from seamgate.ca.store import fingerprint
 from seamgate.config import Config, DnsEntry
-from seamgate.entry.identity import Identities
 from seamgate.errors import ConfigError, SeamgateError
-from seamgate.flow import Isolation
 from seamgate.gateway import BACKLOG, Gateway
 from seamgate.observe.logging import configure_logging
 from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.work import work_of
 from seamgate.pipeline import Pipeline
 from seamgate.reloading import Prepared as PreparedConfig
-from seamgate.revocation import revoke
 from seamgate.seam import Seam
 from seamgate.tasks import spawn
 from seamgate.upstream.connect import Connector
@@ -111,7 +108,7 @@ class WorkerGateway(Gateway):
     def swap(self, new: PreparedConfig) -> tuple[int, int]:
         """Put a new generation in force; return how many requests and tunnels it ended."""
         self._swap(new)
-        ended = revoke(self.seam, new.is_bound)
+        ended = self._end_forbidden(new)
         return ended.exchanges, ended.tunnels
 
     # -- what a worker does otherwise --------------------------------------------------------------------------------
@@ -140,9 +137,6 @@ class WorkerGateway(Gateway):
 
     def _inherited(self, entry: str) -> socket.socket:
         return socket.socket(fileno=self._descriptors[self._setup.entries[entry]])
-
-    def _identities(self, isolation: Isolation) -> Identities:
-        return Identities(self._setup.guests, isolation)
 
     def _watch_files(self) -> FileWatch | None:
         return None

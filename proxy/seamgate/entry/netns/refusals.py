@@ -65,7 +65,7 @@ class Refusals:
 
     def __init__(self, seam: Seam, guest: Guest, entry: str) -> None:
         self._seam = seam
-        self._guest = guest
+        self.guest = guest
         self._entry = entry
         self._counts: dict[tuple[AuditRequest, Reason], _Count] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -96,7 +96,7 @@ class Refusals:
                 self._tell(what, count.verdict, count.times)
 
     def _tell(self, what: AuditRequest, verdict: Verdict, times: int) -> None:
-        record_refusal(self._seam, self._guest, self._entry, what, verdict, times)
+        record_refusal(self._seam, self.guest, self._entry, what, verdict, times)
 
 
 # -- packets -----------------------------------------------------------------------------------------------------------
