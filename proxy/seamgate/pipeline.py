@@ -110,6 +110,7 @@ class Pipeline:
         self.plugins = tuple(plugins)
         self.generation = generation
         self.stats: list[PluginStats] = []
+        self._calls: list[_Call] = []
         self.redacts_supplies = any(
             "supply_credential" in plugin.hooks and "open_inspector" not in plugin.hooks for plugin in plugins
         )
@@ -148,19 +149,20 @@ class Pipeline:
             stats = PluginStats(plugin.name, hook)
             self.stats.append(stats)
             calls.append(_Call(plugin.name, hook, getattr(plugin.plugin, hook), stats))
+        self._calls += calls
         return tuple(calls)
 
     def go_on_counting(self, before: Pipeline) -> None:
-        """Begin with the counts of the generation before, so that no counter ever falls."""
+        """Go on with the very counters of the generation before, so that none ever falls.
+
+        What outlives the reload goes on counting in the pipeline that it began with: what it counts is not lost.
+        """
         known = {(stats.plugin, stats.hook): stats for stats in before.stats}
-        for stats in self.stats:
-            old = known.get((stats.plugin, stats.hook))
-            if old is not None:
-                stats.calls += old.calls
-                stats.denials += old.denials
-                stats.failures += old.failures
-                stats.overruns += old.overruns
-                stats.total_ns += old.total_ns
+        shared = {id(stats): known.get((stats.plugin, stats.hook), stats) for stats in self.stats}
+        self.stats = [shared[id(stats)] for stats in self.stats]
+        self.inspector_stats = {plugin: shared[id(stats)] for plugin, stats in self.inspector_stats.items()}
+        for call in self._calls:
+            call.stats = shared[id(call.stats)]
 
     def see_off(self, guests: Iterable[Guest]) -> None:
         """Deny from now on whatever is asked in the name of these guests, as far as it is these very objects."""

@@ -530,3 +530,23 @@ async def test_a_hundred_streams_are_cut_at_once() -> None:
         for client, h in zip(clients, begun, strict=True):
             await cut(client, h)
         await lab.audited(*["GET /stream deny revoked 200 truncated"] * 100)
+
+
+async def test_what_outlives_a_reload_is_counted() -> None:
+    """Inspectors of a stream that the old generation opened add to the counters that operators see, reload or not."""
+    streams = Streams()
+    async with Lab(HttpUpstream(streams), rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        h = await begin_stream(client)
+        for _ in range(2):
+            reload(lab, [WITH_KEY])
+        before = lab.gateway.seam.pipeline.inspector_stats["credentials"].calls
+        assert before > 0
+        streams.go_on.set()
+        assert bytes((await client.event(h)).data) == b"data: two\n\n"
+        assert type(await client.event(h)).__name__ == "EndOfMessage"
+        pipeline = lab.gateway.seam.pipeline
+        assert pipeline.inspector_stats["credentials"].calls > before
+        assert pipeline.inspector_stats["credentials"] in pipeline.stats
+        client.close()
+        await lab.audited("GET /stream allow allowed 200 complete")
