@@ -20,7 +20,10 @@ from support.cli import seamgate
 pytestmark = pytest.mark.clients
 
 # What each of these is known to do on a machine where nothing of its own configuration interferes.
-USUAL = ("curl", "git", "pip", "npm", "go", "openssl", "urllib", "requests", "httpx", "aiohttp", "botocore")
+USUAL = (
+    "curl", "git", "pip", "uv", "npm", "deno", "bun", "go", "openssl", "urllib", "requests", "httpx", "aiohttp",
+    "botocore",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
