@@ -220,6 +220,11 @@ class SessionStream:
         if exchange is not None:
             exchange.on_session_lost(error)
 
+    def refused(self, error: SeamgateError) -> None:
+        """The exchange can't take what came: it ends, though the rest of the answer is here."""
+        self.held = []
+        self.lost(error)
+
 
 class Http2Session:
     """One connection. State: `lent` holds the streams that exchanges have; `_broken` once nothing may be sent.
@@ -422,9 +427,9 @@ class Http2Session:
                 stream.count_held()
             exchange.on_flush()
         except SeamgateError as error:
-            stream.lost(error)
+            stream.refused(error)
         except Exception as error:  # noqa: BLE001 - fail closed: a fault of ours ends the exchange and is reported
-            stream.lost(SeamgateError("a fault of the gateway"))
+            stream.refused(SeamgateError("a fault of the gateway"))
             asyncio.get_running_loop().call_exception_handler({"message": "session failed", "exception": error})
 
     def _hand_over(self, stream: SessionStream, exchange: Exchange, event: StreamEvent) -> None:
