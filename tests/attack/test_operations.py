@@ -140,8 +140,9 @@ class Restless:
             client.close()
 
 
-async def test_a_restart_under_load_drops_no_request(tmp_path: Path) -> None:
-    """Each request is answered, the stream under way ends whole, and one chain has all of it."""
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_restart_under_load_drops_no_request(workers: int, tmp_path: Path) -> None:
+    """With workers or without: each request is answered, the stream goes on to its end, and one chain has it all."""
     go_on = asyncio.Event()
 
     async def app(talk: Talk) -> None:
@@ -156,7 +157,7 @@ async def test_a_restart_under_load_drops_no_request(tmp_path: Path) -> None:
 
     upstream = HttpUpstream(app, tls=False)
     await upstream.start()
-    service = Serving(tmp_path, upstream)
+    service = Serving(tmp_path, upstream, workers=workers)
     guests = [Restless(service) for _ in range(4)]
     try:
         async with service:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -112,6 +113,42 @@ def test_a_successor_takes_over_with_workers_of_its_own(folder: Path) -> None:
         os.kill(pid, signal.SIGTERM)
         gateway.wait_to_end()
     assert seamgate("audit", "verify", str(folder / "audit" / "audit.jsonl"), home=folder).returncode == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_systemd_follows_a_restart(workers: str, folder: Path) -> None:
+    """As systemd does (sd_notify(3), NotifyAccess=main), only the main process is heard: it names its successor.
+
+    So that READY=1 of the successor counts, the process before it must have said MAINPID, and STOPPING is never said.
+    """
+    path = folder / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        channel.bind(str(path))
+        channel.settimeout(COMMAND_S)
+
+        def heard() -> tuple[int, list[str]]:
+            data, [(_, kind, credentials)], _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(12))
+            assert kind == socket.SCM_CREDENTIALS
+            return int.from_bytes(credentials[:4], sys.byteorder), data.decode().split("\n")
+
+        with Running("serve", "--workers", workers, home=folder, env={"NOTIFY_SOCKET": str(path)}) as gateway:
+            sender, said = heard()
+            assert sender == gateway.process.pid and said[0] == "READY=1"
+            gateway.process.send_signal(signal.SIGUSR2)
+            sender, said = heard()
+            assert sender == gateway.process.pid and said[0].startswith("MAINPID=")
+            main = int(said[0].removeprefix("MAINPID="))
+            sender, said = heard()
+            assert (sender, said[0], said[-1]) == (main, "READY=1", f"MAINPID={main}")
+            assert gateway.ended() == 0
+            os.kill(main, signal.SIGHUP)
+            for first in ("RELOADING=1", "READY=1"):
+                sender, said = heard()
+                assert (sender, said[0]) == (main, first)
+            os.kill(main, signal.SIGTERM)
+            assert heard() == (main, ["STOPPING=1"])
+            gateway.wait_to_end()
 
 
 _IN_NURSERY = "import sys\nif 'seamgate.workers.nursery' in sys.orig_argv:\n  "
