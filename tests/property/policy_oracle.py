@@ -96,6 +96,22 @@ def covers_odd(match: Match, path: str) -> bool:
     )
 
 
+def covers_each(match: Match, path: str) -> bool:
+    """Whether an allow's paths cover each of the odd readings, %2F being a character, slashes at the end or not."""
+    if not ODD.search(path):
+        return True
+    patterns = [each for pattern in match.paths or () for each in (pattern.text, pattern.text.replace("%2F", "/"))]
+    patterns = [each[:-1] if each.endswith("/") and each != "/" else each for each in patterns]
+    wanted = [[fold(segment) for segment in each[1:].split("/")] for each in patterns]
+    # A private character stands for the encoded slash.
+    readings = [[each.replace("\ue000", "/") for each in read] for read in odd_readings(path.replace("%2F", "\ue000"))]
+    climbs = "%2F" in path and any(each.strip(" ") == ".." for each in fold(path).split("/"))
+    return not climbs and all(
+        any(path_matches(each, reading) for each in wanted for reading in pair)
+        for pair in zip(readings[::2], readings[1::2], strict=True)
+    )
+
+
 def host_matches(pattern: str, target: Target) -> bool:
     """Label by label, from the right."""
     if target.is_address or "*" not in pattern:
@@ -154,6 +170,12 @@ def permit(rule: Rule, request: Request, view: View) -> Outcome:
     if paths is not None and not any(allow_path(each.text, request.path) for each in paths):
         return Outcome.NO
     if "%2F" in request.path and not rule.encoded_slash:
+        return Outcome.NO
+    if (
+        paths is not None
+        and all(each.text != request.path for each in paths)
+        and not covers_each(rule.match, request.path)
+    ):
         return Outcome.NO
     return outcome(rule.match, view)
 

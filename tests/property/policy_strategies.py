@@ -35,6 +35,15 @@ PATHS = [
 ]
 PATHS += ["/@s/b", "/%40s/b", "/a/b%2Fc", "/x/b/y", "/ba", "/a/x/c"]
 PATHS += ["/a%20/b", "/a%EF%BC%8Fb", "/x/%E2%80%A5/a/b", "/a/b%3Fc", "/a./c", "/%E2%80%A5", "/a/%EF%BC%8E/b"]
+PATHS += [
+    "/a/x%3Fb/c",
+    "/a%23b/c",
+    "/a/b%2F..%20%2Fc",
+    "/a/%E2%80%8B/c",
+    "/a/b::$DATA/c",
+    "/axb/c%20",
+    "/a%EF%BC%8Fx%2Fc",
+]
 METHODS = ["GET", "HEAD", "POST", "DELETE"]
 TEAMS = ["red", "blue", "green"]
 WHENS = ['request.json.model == "m"', "request.json.n > 1", 'request.method == "POST"', "has(request.query.q)"]

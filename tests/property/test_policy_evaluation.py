@@ -105,6 +105,17 @@ def test_connect_is_never_narrower_than_its_requests(rules: list[Any], asked: li
             assert connect.effect is Effect.DEFER
 
 
+@given(allow_rules, requests())
+@WORK
+def test_no_allow_covers_a_path_of_which_it_would_not_cover_a_reading(permit: Any, request: Request) -> None:
+    """What is allowed fits the rule's paths in each reading of its path, unless the rule names that very path."""
+    rules = policy([permit])
+    if Evaluator([rules]).judge_request(request, NOW).effect is not Effect.DENY:
+        match = rules.rules[0].match
+        named = match.paths is None or any(pattern.text == request.path for pattern in match.paths)
+        assert named or policy_oracle.covers_each(match, request.path)
+
+
 @given(rule_lists, requests())
 @WORK
 def test_deferral_only_while_the_body_is_pending(rules: list[Any], request: Request) -> None:

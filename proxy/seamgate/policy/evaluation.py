@@ -30,7 +30,7 @@ from seamgate.policy.conditions import Condition, Outcome, View
 from seamgate.policy.explain import Explainer, ban_message, unknown_message
 from seamgate.policy.index import HostIndex, RuleSet, find_allows, find_denies
 from seamgate.policy.model import Exemption, Layer, Policy, Rule
-from seamgate.policy.patterns import covers_readings
+from seamgate.policy.patterns import covers_as_allow, covers_readings, strict_readings
 from seamgate.policy.plan import Ban, Decision, Fold, Plan
 from seamgate.policy.selection import check_ties, select
 from seamgate.verdict import Effect, Verdict
@@ -175,6 +175,7 @@ class Evaluator:
     def _rules_for(
         self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: tuple[str, ...]
     ) -> Plan:
+        readings = strict_readings(path)
         allows = tuple(
             rule
             for rule in find_allows(self._allows_of(target), path, guest)
@@ -182,6 +183,7 @@ class Evaluator:
             and rule.match.covers_method(method)
             and (rule.encoded_slash or "%2F" not in path)
             and upgrade in ("", rule.upgrade)
+            and (readings is None or rule.match.paths is None or covers_as_allow(rule.match.paths, path, readings))
         )
         bans = []
         for rule in find_denies(self._denies_of(target), path, guest):

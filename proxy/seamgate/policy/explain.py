@@ -20,7 +20,7 @@ from seamgate.flow import Guest, Request, Target
 from seamgate.policy.conditions import Outcome, View
 from seamgate.policy.index import HostIndex, find_allows
 from seamgate.policy.model import Layer, Match, Rule
-from seamgate.policy.patterns import HostPattern
+from seamgate.policy.patterns import HostPattern, covers_as_allow, strict_readings
 
 NEIGHBOURS = 8
 """Rules looked at on each side of where the request would stand in the index."""
@@ -143,6 +143,9 @@ class Explainer:
             yield f"path {request.path} is not {_some(each.text for each in paths)}"
         elif "%2F" in request.path and not rule.encoded_slash:
             yield "the path holds %2F and the rule has no encoded_slash: true"
+        elif paths and covering and (readings := strict_readings(request.path)) is not None:
+            if not covers_as_allow(paths, request.path, readings):
+                yield "the path has escapes or dots that an origin may read as another path, which it does not cover"
         if view is not None:
             for condition in match.conditions:
                 if condition.judge(view) is not Outcome.YES:

@@ -5,8 +5,8 @@ run of characters. The apex is never implied: `*.example.com` and `**.example.co
 
 Deny rules see paths *folded* (`fold_segment`): percent-decoded, without case and without a trailing slash, and as they
 are once an origin has made sense of what decoding brought to light (`other_readings`), because an origin may read them
-so; allow rules see the canonical path byte for byte. `index` finds patterns by the thousand; `matches` here answers for
-one, and is what the index is tested against.
+so; allow rules see the canonical path byte for byte, and must cover such readings too (`covers_as_allow`). `index`
+finds patterns by the thousand; `matches` here answers for one, and is what the index is tested against.
 
 Called by the loader, the index and explain. No I/O.
 """
@@ -282,6 +282,38 @@ def covers_readings(patterns: tuple[PathPattern, ...], path: str) -> bool:
         return True
     wanted = [each.segments for pattern in patterns for each in pattern.folded()]
     return all(any(_match_segments(each, view) for each in wanted) for view in other_readings(path))
+
+
+def strict_readings(path: str) -> list[list[str]] | None:
+    """Return the other readings of a canonical path that an allow must cover, too; None: there is none.
+
+    An allow with `encoded_slash` takes %2F for a character of a segment, so here it is one, unless what stands between
+    two of them is read as a dot segment: then one of the readings is [], which nothing covers.
+    """
+    if not _ODD.search(path):
+        return None
+    if "%2F" not in path:
+        return other_readings(path)
+    # No path holds NUL, so that it can stand for the encoded slash while the readings are made.
+    readings = [[each.replace("\0", "/") for each in view] for view in other_readings(path.replace("%2F", "\0"))]
+    parts = fold_segment(path).replace("\\", "/").split("/")
+    if any(part.partition(";")[0].strip(" \t") == ".." for part in parts):
+        readings.append([])
+    return readings
+
+
+def covers_as_allow(patterns: tuple[PathPattern, ...], path: str, readings: list[list[str]]) -> bool:
+    """Whether an allow's patterns, of which one covers the path, cover its `strict_readings`, too, folded.
+
+    A pattern that is this very path does: who wrote it means it.
+    """
+    if any(not pattern.wild and pattern.text == path for pattern in patterns):
+        return True
+    wanted = [each.segments for pattern in patterns for each in pattern.folded()]
+    return all(
+        any(_match_segments(each, view) or (view[-1:] == [""] and _match_segments(each, view[:-1])) for each in wanted)
+        for view in readings
+    )
 
 
 def _match_segments(pattern: tuple[Glob, ...], segments: list[str]) -> bool:

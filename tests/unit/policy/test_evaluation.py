@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from seamgate.address import parse_authority
-from seamgate.errors import ConfigError, Reason
+from seamgate.errors import ConfigError, Reason, TargetError
 from seamgate.flow import BodyState, Guest, Target
+from seamgate.paths import canonical_path
 from seamgate.policy.evaluation import Evaluator
 from seamgate.verdict import Effect, Limits
 from unit.policy.ask import GUEST, NOW, judge, load, request
@@ -402,6 +403,43 @@ def test_an_exception_lifts_only_what_it_covers_in_each_reading() -> None:
     assert not judge(policy, "DELETE https://a.test/tmp/x", headers={"x-http-method": "PUT"}).allowed
     assert not judge(policy, "DELETE https://a.test/tmp/%E2%80%A5/x").allowed
     assert not judge(policy, "DELETE https://a.test/tmp/x%EF%BC%8F..%EF%BC%8F..%EF%BC%8Fy").allowed
+
+
+CALLS = """
+- id: calls
+  allow: {hosts: [a.test], paths: ["/models/*:run", "/projects/*/issues", "/files/**", /odd%3Fname]}
+  encoded_slash: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/models/x:run", True),
+        ("/models/x:delete%3F:run", False),  # cut at the question mark
+        ("/models/x:delete%23:run", False),
+        ("/models/x%5C..%5C..%5Cadmin:run", None),  # no canonical path
+        ("/models/x%EF%BC%8F..%EF%BC%8F..%EF%BC%8Fy:run", False),  # full-width slashes
+        ("/models/x%20y:run", True),
+        ("/projects/a%2Fb/issues", True),  # what encoded_slash is for
+        ("/projects/a%2F..%20%2F..%20%2Fb/issues", False),  # dot segments once blanks are off
+        ("/projects/%E2%80%A5/issues", False),
+        ("/files/a%20b/c%3F", True),
+        ("/files/x%2Fy", True),
+        ("/files/%E2%80%A5/%E2%80%A5/admin", False),
+        ("/projects/%E2%80%8B/issues", False),  # nothing to be seen: no project
+        ("/odd%3Fname", True),  # written in the rule
+    ],
+)
+def test_an_allow_covers_a_path_in_each_reading(path: str, allowed: bool | None) -> None:
+    """What an origin may make of escapes, blanks and compatible characters must fit an allow's patterns, too."""
+    if allowed is None:
+        with pytest.raises(TargetError):
+            canonical_path(path)
+        return
+    verdict = judge(load(CALLS), f"POST https://a.test{canonical_path(path)}")
+    assert verdict.allowed is allowed
+    assert allowed or "may read as another path" in verdict.message
 
 
 def test_overrides_do_not_fill_the_cache_with_what_a_guest_sends() -> None:
