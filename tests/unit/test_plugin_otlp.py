@@ -233,6 +233,8 @@ def test_a_reload_sends_nothing_twice(config: Config) -> None:
         until(lambda: gateway.counts.position == 5)
         assert gateway.plugin.delivery is before
         gateway.plugin = gateway.make(endpoint=two.endpoint)
+        gateway.plugin.export_audit()
+        assert before.join(WAIT_S)  # else it may still send what is written now
         gateway.write(2)
         until(lambda: gateway.counts.position == 7)
     assert (one.seqs, two.seqs) == ([1, 2, 3, 4, 5], [6, 7])
