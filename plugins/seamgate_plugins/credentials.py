@@ -26,6 +26,7 @@ from seamgate.credentials.config import CredentialConfig, check_credentials
 from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.injection import Injector
 from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.credentials.probing import Probes, probing_message
 from seamgate.credentials.redaction import LeakGuard, RedactionSet, Redactor, leaking
 from seamgate.credentials.scanner import RequestScanner
 from seamgate.credentials.secret import Secret
@@ -103,7 +104,12 @@ class CredentialsPlugin:
             name: _Credential(name, config, self.placeholders, hidden) for name, config in configs.items()
         }
         self._redaction: dict[str, RedactionSet] = {}
+        self._probes = Probes()
         self._scanner = self._learn()
+
+    def go_on_from(self, before: CredentialsPlugin) -> None:
+        """Go on with what guests found out so far: a reload forgives nobody."""
+        self._probes = before._probes
 
     @property
     def credential_names(self) -> frozenset[str]:
@@ -125,6 +131,8 @@ class CredentialsPlugin:
         known = self._credentials.get(credential)
         if known is None:
             return None
+        if self._probes.spent(request.guest.id):
+            raise CredentialError(probing_message(), reason=Reason.SECRET_PROBED)
         if request.target.scheme != "https" and not known.config.allow_http:
             raise CredentialError(_over_plaintext(credential), reason=Reason.CREDENTIAL_OVER_PLAINTEXT)
         if not known.binding.covers(request):
@@ -157,7 +165,9 @@ class CredentialsPlugin:
 
     @hookimpl
     def judge_request(self, request: Request) -> Verdict | None:
-        """Deny a placeholder or a real value where it does not belong; no opinion otherwise."""
+        """Deny a placeholder or a real value where it does not belong, and a guest that guesses; else no opinion."""
+        if self._probes.spent(request.guest.id):
+            return deny(probing_message(), reason=Reason.SECRET_PROBED)
         if not self._scanner.suspicious(request):
             return None
         for finding in self._scanner.findings(request):
@@ -210,7 +220,7 @@ class CredentialsPlugin:
             if response is not None:
                 return MessageGuard(self._scanner)
             unread = request.body is None and request.body_state is not BodyState.ABSENT
-            return LeakGuard(self._leaving) if unread and self._leaving else None
+            return LeakGuard(self._leaving, self._probes.of(request.guest.id)) if unread and self._leaving else None
         patterns = self._redaction.get(request.target.host)
         if patterns is None:
             bound = (each for each in self._credentials.values() if each.binding.covers_target(request.target))
@@ -218,7 +228,7 @@ class CredentialsPlugin:
             if len(self._redaction) >= _HOSTS_REMEMBERED:
                 self._redaction.clear()
             self._redaction[request.target.host] = patterns
-        return Redactor(patterns) if patterns else None
+        return Redactor(patterns, self._probes.of(request.guest.id)) if patterns else None
 
 
 class MessageGuard:

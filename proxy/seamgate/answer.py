@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from seamgate.credentials.probing import Probes
 from seamgate.credentials.redaction import RedactionSet, Redactor
 from seamgate.filters import Filters, open_response_filters
-from seamgate.flow import Headers, Request, Response, Step
+from seamgate.flow import Guest, Headers, Request, Response, Step
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline
 from seamgate.protocol.heads import CHUNKED, ResponseHead
@@ -40,9 +41,9 @@ def redaction_of(secrets: tuple[tuple[str, bytes], ...]) -> RedactionSet:
     return RedactionSet(secrets)
 
 
-def redactors_of(secrets: tuple[tuple[str, bytes], ...]) -> list[tuple[str, Inspector]]:
+def redactors_of(secrets: tuple[tuple[str, bytes], ...], probes: Probes, guest: Guest) -> list[tuple[str, Inspector]]:
     """Return the gateway's own inspectors of an answer: one that takes these secrets out, none where there are none."""
-    return [("seamgate", Redactor(redaction_of(secrets)))] if secrets else []
+    return [("seamgate", Redactor(redaction_of(secrets), probes.of(guest.id)))] if secrets else []
 
 
 class Answer:
@@ -94,7 +95,7 @@ class Answer:
         """
         request, headers = self._request, for_guests(head.headers)
         # Whatever plugin supplied them: what went out with this request does not come back.
-        own = redactors_of(self._secrets)
+        own = redactors_of(self._secrets, pipeline.probes, request.guest)
         self._filters, response = open_response_filters(
             pipeline,
             request,

@@ -86,6 +86,7 @@ class Reason(StrEnum):
         "placeholder_misplaced", 403, Blame.GUEST, "A placeholder stands where its credential is not bound.",
     )  # fmt: skip
     SECRET_LEAVING = "secret_leaving", 403, Blame.GUEST, "The request holds the real value of a credential."
+    SECRET_PROBED = "secret_probed", 403, Blame.GUEST, "The guest guessed at values of credentials: it gets no more."
 
     # Upstream.
     RESOLVE_FAILED = "resolve_failed", 502, Blame.UPSTREAM, "The name could not be resolved."

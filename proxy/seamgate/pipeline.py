@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from seamgate import hookspecs
+from seamgate.credentials.probing import Probes
 from seamgate.errors import PluginError, Reason, SeamgateError
 from seamgate.flow import (
     Amendment,
@@ -118,6 +119,8 @@ class Pipeline:
         self.departed: tuple[Guest, ...] = ()
         """Guests that a reload has removed or changed: nothing is allowed in the name of these very objects."""
         self._departed: frozenset[int] = frozenset()
+        self.probes = Probes()
+        """Who guesses at what the core redacts; lasts over reloads."""
         self._budget_ns = int(budget_s * 1e9)
         self._judge_connect = self._compile("judge_connect")
         self._judge_request = self._compile("judge_request")
@@ -156,7 +159,9 @@ class Pipeline:
         """Go on with the very counters of the generation before, so that none ever falls.
 
         What outlives the reload goes on counting in the pipeline that it began with: what it counts is not lost.
+        Nor is forgotten who guesses.
         """
+        self.probes = before.probes
         known = {(stats.plugin, stats.hook): stats for stats in before.stats}
         shared = {id(stats): known.get((stats.plugin, stats.hook), stats) for stats in self.stats}
         self.stats = [shared[id(stats)] for stats in self.stats]

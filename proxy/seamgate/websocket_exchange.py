@@ -247,7 +247,7 @@ class WebSocketExchange(Exchange):
             Response(101, headers),
             self._verdict,
             self._steps,
-            redactors_of(secrets),
+            redactors_of(secrets, self._pipeline.probes, self.request.guest),
             self._seam.limits.plugin_budget_s,
             bodiless=True,
         )

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seamgate.answer import redaction_of
+from seamgate.answer import redactors_of
 from seamgate.credentials.messages import placeholder_in, swap_in_text
-from seamgate.credentials.redaction import Redactor
 from seamgate.errors import CredentialError, PluginError, Reason
 from seamgate.filters import open_filters
 from seamgate.flow import Direction, Request, Response, Step, Supply
@@ -103,7 +102,7 @@ class MessageGate:
         opened = self._pipeline.open_inspectors(self._request, self._response, direction, self._verdict, self.steps)
         if self._secrets and direction is Direction.RESPONSE:
             # Whatever plugin supplied them: what went out with this request does not come back.
-            opened.insert(0, ("seamgate", Redactor(redaction_of(self._secrets))))
+            opened[:0] = redactors_of(self._secrets, self._pipeline.probes, self._request.guest)
         if not opened:
             return data
         stats, budget_s = self._pipeline.inspector_stats, self._seam.limits.plugin_budget_s

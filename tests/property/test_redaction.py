@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seamgate.credentials.encodings import base64_forms
-from seamgate.credentials.redaction import FLUSH_LIMIT_BYTES, RedactionSet, Redactor
+from seamgate.credentials.probing import FLUSH_LIMIT_BYTES
+from seamgate.credentials.redaction import RedactionSet, Redactor
 
 # Two letters, so that secrets overlap each other and themselves; upper case, so that no mark holds one.
 SECRETS = st.lists(st.text("AB", min_size=8, max_size=14).map(str.encode), min_size=1, max_size=3, unique=True)

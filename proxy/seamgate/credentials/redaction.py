@@ -10,7 +10,8 @@ go tells part of the secret. So `flush` gives out at most `FLUSH_LIMIT_BYTES` he
 that many first characters, and the redactor remembers that it gave them: if the rest of the secret follows, it is
 still replaced. More than that stays held until the next byte decides, or the end does: a tail that equals four or
 more characters of a secret by chance is rare, and one that ends an event can't, since no spelling holds an empty line.
-So an event stream is never delayed.
+So an event stream is never delayed. That something is held tells whoever sent it that it is a beginning: how often a
+guest may learn that is counted by `seamgate.credentials.probing`.
 
 Base64 may stand in lines (MIME: 76 characters, PEM: 64), broken at any place of the value. Two probes, the first and
 second part of a spelling, find it: lines are so long that one of the two is whole. Looked for only where there is a
@@ -26,11 +27,11 @@ from collections.abc import Iterable, Iterator
 
 from seamgate.credentials.encodings import all_forms, mime_forms
 from seamgate.credentials.needles import Needles
+from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, Probe
+from seamgate.credentials.shapes import public_beginnings
 from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Headers
 
-FLUSH_LIMIT_BYTES = 3
-"""The most characters of a secret that a pause can let out: "sk-" and "ghp" are public anyway."""
 _SHORTEST_LINE = 64
 _PROBE_BYTES = _SHORTEST_LINE // 2
 """Two probes side by side are no longer than a line, so that at most one of them is broken."""
@@ -91,7 +92,7 @@ class RedactionSet:
 
     __slots__ = (
         "_any", "_any_in_head", "_any_in_lines", "_any_in_names", "_any_wrapped", "_ends", "_ends_wrapped", "_in_names",
-        "_names", "_needles", "_wrapped", "longest",
+        "_names", "_needles", "_wrapped", "longest", "public",
     )  # fmt: skip
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
@@ -102,11 +103,15 @@ class RedactionSet:
         """
         found: dict[bytes, str] = {}
         in_lines: dict[bytes, str] = {}
+        public: set[bytes] = set()
         for name, value in values:
+            public.update(public_beginnings(value))
             for form in all_forms(value):
                 found.setdefault(form, name)
             for form in mime_forms(value):
                 in_lines.setdefault(form, name)
+        self.public = frozenset(public)
+        """Beginnings that everybody knows."""
         # Longest first: where one spelling begins with another, the longer one is replaced.
         self._needles = tuple(sorted(found, key=lambda form: (-len(form), form)))
         self._names = tuple(b"[redacted:%s]" % found[form].encode() for form in self._needles)
@@ -249,12 +254,17 @@ class RedactionSet:
 
 
 class Redactor:
-    """An inspector that lets everything pass but the values of one `RedactionSet`. For one body."""
+    """An inspector that lets everything pass but the values of one `RedactionSet`. For one body.
 
-    __slots__ = ("_given", "_set", "_tail")
+    It tells the guest's probe, if there is one, of what it holds, and lets nothing pass once that is spent.
+    """
 
-    def __init__(self, patterns: RedactionSet) -> None:
+    __slots__ = ("_given", "_hold", "_probe", "_set", "_tail")
+
+    def __init__(self, patterns: RedactionSet, probe: Probe | None = None) -> None:
         self._set = patterns
+        self._probe = probe
+        self._hold: list[bytes] = []  # what was new to the probe of the hold that lasts
         self._tail = b""
         self._given = 0  # so many bytes at the beginning of the tail have been given out by flush
 
@@ -263,7 +273,24 @@ class Redactor:
         return self._set.replace_headers(headers)
 
     def feed(self, data: bytes) -> bytes:
-        """Return what can be decided by now: for a piece without any hit or open end, that same piece."""
+        """Return what can be decided by now: for a piece without any hit or open end, that same piece.
+
+        Raises:
+            CredentialError: with SECRET_PROBED: the guest has found out as much as it may.
+        """
+        probe = self._probe
+        if probe is None:
+            return self._feed(data)
+        probe.check()
+        size = len(self._tail) + len(data)
+        out = self._feed(data)
+        if len(self._tail) != size:
+            self._hold = []  # what was held is decided
+        if len(self._tail) > FLUSH_LIMIT_BYTES and self._tail not in self._set.public:
+            probe.note(self._tail, self._hold)
+        return out
+
+    def _feed(self, data: bytes) -> bytes:
         given = self._given
         if self._tail:
             data = self._tail + data
@@ -278,7 +305,13 @@ class Redactor:
         return data[given:open_at] if given < open_at else b""
 
     def flush(self) -> bytes:
-        """Return held bytes if they are few enough to tell nothing; they are remembered (see above)."""
+        """Return held bytes if they are few enough to tell nothing; they are remembered (see above).
+
+        Raises:
+            CredentialError: with SECRET_PROBED, as `feed`.
+        """
+        if self._probe is not None:
+            self._probe.check()
         if self._given >= len(self._tail) or len(self._tail) > FLUSH_LIMIT_BYTES:
             return b""
         out = self._tail[self._given :]
@@ -286,7 +319,13 @@ class Redactor:
         return out
 
     def finish(self) -> bytes:
-        """Return the rest: a beginning that stayed a beginning is no secret."""
+        """Return the rest: a beginning that stayed a beginning is no secret.
+
+        Raises:
+            CredentialError: with SECRET_PROBED, as `feed`.
+        """
+        if self._probe is not None:
+            self._probe.check()
         return self._run(self._tail, last=True) if self._tail else b""
 
     def _run(self, data: bytes, *, last: bool) -> bytes:
@@ -301,6 +340,9 @@ class Redactor:
         for begin, end, replacement in self._set.hits(data):
             if begin >= open_at:
                 break
+            if begin == 0 and self._probe is not None:
+                self._probe.take_back(self._hold)
+                self._hold = []
             start = max(place, given)
             # Compiled, a slice that ends before it begins is an error, not empty.
             out += (data[start:begin] if start < begin else b"", replacement)
@@ -324,8 +366,8 @@ class LeakGuard(Redactor):
 
     __slots__ = ("only_looks",)
 
-    def __init__(self, patterns: RedactionSet) -> None:
-        super().__init__(patterns)
+    def __init__(self, patterns: RedactionSet, probe: Probe | None = None) -> None:
+        super().__init__(patterns, probe)
         self.only_looks = True
 
     def head(self, headers: Headers) -> Headers:

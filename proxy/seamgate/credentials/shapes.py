@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import re2
 
-from seamgate.credentials.redaction import FLUSH_LIMIT_BYTES
+from seamgate.credentials.probing import FLUSH_LIMIT_BYTES
 from seamgate.flow import Headers
 
 _ALNUM = "A-Za-z0-9"
@@ -109,6 +109,21 @@ _BLOCK_END_BYTES = 80
 """Longer than any END line."""
 _BLOCK_MAX_BYTES = 64 * 1024
 """Longer than any private key; a text that only shows the BEGIN line is not swallowed beyond it."""
+
+
+def public_beginnings(value: bytes) -> tuple[bytes, ...]:
+    """Return the beginnings of a value that everybody knows: of its issuer's prefix, or of a JWT's header."""
+    literals = [text for shape in KNOWN_SHAPES for text in _first_literals(shape) if value.startswith(text)]
+    if value.startswith(b"eyJ"):
+        literals.append(value.partition(b".")[0] + b".")
+    longest = max(map(len, literals), default=0)
+    return tuple([value[:size] for size in range(1, min(longest, len(value) - 1) + 1)])
+
+
+def _first_literals(shape: Shape) -> tuple[bytes, ...]:
+    """Return the literals that a match begins with; those of what stands before a secret are none of it."""
+    first = shape.parts[0]
+    return () if shape.keep or isinstance(first, Run) else tuple([text.encode() for text in first])
 
 
 class ShapeSet:

@@ -8,7 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from seamgate.credentials.redaction import FLUSH_LIMIT_BYTES, RedactionSet, Redactor
+from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, MOST_HOLDS, Probe, Probes
+from seamgate.credentials.redaction import RedactionSet, Redactor
+from seamgate.errors import CredentialError, Reason
 
 SECRET = b"s3cr3t/val+ue"
 MARK = b"[redacted:key]"
@@ -156,3 +158,47 @@ def test_lines_of_text_are_not_held_back() -> None:
     one = redactor()
     for line in (b"hello\n", b"a: b\r\n", b"data: x\n\n", b"data: y\r\n\r\n"):
         assert one.feed(line) == line
+
+
+def probed(value: bytes, *pieces: bytes) -> Probe:
+    """Put each piece to a redactor of its own for one guest; return what that guest's probe says then."""
+    probe = Probes().of("g")
+    for piece in pieces:
+        Redactor(RedactionSet([("key", value)]), probe).feed(piece)
+    return probe
+
+
+def test_what_tells_nothing_new_is_not_counted() -> None:
+    """The same beginning again, what an issuer documents, and what a pause would let out anyway."""
+    assert probed(b"sk-ant-api03-xyz", b"sk-", b"sk-a", b"sk-ant-").holds == 0
+    assert probed(b"eyJhbGciOiJ9.payload", b"x eyJhbGci", b"eyJhbGciOiJ9.").holds == 0
+    assert probed(b"sk-ant-api03-xyz", *[b"sk-ant-api"] * 20).holds == 1
+    assert probed(b"sk-ant-api03-xyz", b"sk-ant-a", b"sk-ant-ap", b"sk-ant-api").holds == 3
+
+
+def test_each_hold_of_something_new_counts_once_and_one_of_the_value_not_at_all() -> None:
+    """Pieces that go on where the last one ended are one hold; once it was the value, it is taken back."""
+    probe = Probes().of("g")
+    one = Redactor(RedactionSet([("key", SECRET)]), probe)
+    for place in range(len(SECRET) - 1):
+        one.feed(SECRET[place : place + 1])
+    assert probe.holds == 1
+    one.feed(SECRET[-1:])
+    assert probe.holds == 0
+    one.feed(SECRET[:5])
+    one.feed(b"!")
+    assert probe.holds == 1
+
+
+def test_a_guest_that_is_ended_gets_nothing_more() -> None:
+    """Not from a redactor that was there before, nor from its pauses and its end; nothing is forgotten between them."""
+    probes, patterns = Probes(), RedactionSet([("key", SECRET)])
+    before = Redactor(patterns, probes.of("g"))
+    with pytest.raises(CredentialError) as caught:
+        for size in range(4, 4 + MOST_HOLDS):
+            Redactor(patterns, probes.of("g")).feed(SECRET[:size])
+    assert caught.value.reason is Reason.SECRET_PROBED and probes.spent("g") and not probes.spent("h")
+    for step in (lambda: before.feed(b"x"), before.flush, before.finish):
+        with pytest.raises(CredentialError):
+            step()
+    assert Redactor(patterns, probes.of("h")).feed(b"x") == b"x"

@@ -56,10 +56,10 @@ def severity_of(facts: Facts) -> int:
     """Return how grave it is: 0 nothing, 1 worth a look (denied, failed), 2 a warning, 3 an alarm.
 
     2: a placeholder where it does not belong, a reload that ended something, a gap in the log. 3: a real value of a
-    credential was about to leave, or records are lost.
+    credential was about to leave, a guest guesses at them, or records are lost.
     """
     reason, gap = facts.get("reason"), part(facts, "gap")
-    if reason == "secret_leaving" or gap.get("lost"):
+    if reason in ("secret_leaving", "secret_probed") or gap.get("lost"):
         return 3
     if gap or reason in ("placeholder_misplaced", "revoked", "plugin_failed", "audit_unavailable", "internal_error"):
         return 2
