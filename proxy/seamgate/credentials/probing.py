@@ -2,8 +2,9 @@
 
 Redaction has to hold text that is a true beginning of a secret, so whoever sees when its own text comes back, or
 leaves, learns whether it is one: a guest that streams guesses to an origin that echoes them would get a whole key,
-character by character. So each guest has a `Probe`, which every redactor and guard of its messages tells of what it holds. The
-guest whose `MOST_HOLDS` are used up is ended for good: this exchange, all others under way, and each that follows.
+character by character. So each guest has a `Probe`, which every redactor and guard of its messages tells of what it
+holds. The guest whose `MOST_HOLDS` are used up is ended for good: this exchange, all others under way, and each that
+follows.
 
 What is counted are holds that tell something new. A text that was held before, and what an issuer's documentation
 says of every key (`public_beginnings`), tell nothing. A hold that turns out to be of the whole secret, which was
