@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -198,7 +199,8 @@ def test_a_guest_that_is_ended_gets_nothing_more() -> None:
         for size in range(4, 4 + MOST_HOLDS):
             Redactor(patterns, probes.of("g")).feed(SECRET[:size])
     assert caught.value.reason is Reason.SECRET_PROBED and probes.spent("g") and not probes.spent("h")
-    for step in (lambda: before.feed(b"x"), before.flush, before.finish):
+    steps: tuple[Callable[[], bytes], ...] = (lambda: before.feed(b"x"), before.flush, before.finish)
+    for step in steps:
         with pytest.raises(CredentialError):
             step()
     assert Redactor(patterns, probes.of("h")).feed(b"x") == b"x"
