@@ -35,6 +35,7 @@ from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.errors import ConfigError
 from seamgate.flow import Isolation
 from seamgate.limits import LimitsConfig
+from seamgate.watching import watched_files
 
 GUEST = "run"
 """The guest's id, in the audit log too."""
@@ -159,9 +160,15 @@ def secret_files(config: Config, journal: Path) -> list[Path]:
     shown = [origin.client_certificate for origin in config.upstream_tls.origins]
     names += [each.key or each.certificate for each in shown if each is not None]
     key = CaFiles(ca_directory(config.ca, config.base)).key
-    journals = (journal, head_path(journal), config.audit.file, run_journal(config.audit).parent)
+    configured = config.audit.file.parent.resolve() / config.audit.file.name
+    journals = (journal, head_path(journal), configured, run_journal(config.audit).parent.resolve())
     secrets_of_upstreams = (config.base / Path(name).expanduser() for name in names if name)
     return list(dict.fromkeys(path.absolute() for path in (key, *journals, *secrets_of_upstreams)))
+
+
+def policy_files(config: Config) -> list[Path]:
+    """Return what a guest may read and must not write: what later runs, and reloads, are configured by."""
+    return [Path(name) for name in watched_files(config.base / Path(config.source).name, config)]
 
 
 def _bracketed(host: str) -> str:

@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -289,16 +288,32 @@ async def test_unix_sockets_outside_are_covered(tmp_path: Path) -> None:
         listener.close()
 
 
-async def test_the_gateways_own_files_are_hidden(tmp_path: Path) -> None:
-    """The guest runs as the same user, and still reads neither the CA's key nor a credential's file, nor writes it."""
-    code = "import sys, pathlib\nfor name in sys.argv[1:]: print(len(pathlib.Path(name).read_bytes()))"
-    secret = tmp_path / "secret"
-    secret.write_text("sk-live-secret")
+KERNEL = """
+import os, stat
+def writable(path):
+    try:
+        os.close(os.open(path, os.O_WRONLY))  # opened, never written to: it is the machine's own
+        return True
+    except OSError:
+        return False
+named = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sysrq-trigger"]
+found = ["/proc/irq", "/proc/bus", "/proc/sys", "/sys/kernel", "/sys/power", "/sys/fs/cgroup"]
+paths = [os.path.join(folder, name) for top in found for folder, _, names in os.walk(top) for name in names]
+print("looked", os.path.exists(named[0]) and len(paths) > 100)
+own = ["/proc/sys/kernel/ns_last_pid"]  # of its own process namespace
+print("writable", [path for path in named + paths if writable(path) and path not in own])
+disks = [os.path.join(folder, name) for folder, _, names in os.walk("/dev") for name in names]
+print("disks", [path for path in disks if os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)])
+print("own", writable("/proc/self/oom_score_adj"), writable("/dev/null"))
+"""
+
+
+@pytest.mark.parametrize("as_nobody", [False, True], ids=["as the gateway's user", "as nobody"])
+async def test_the_kernels_files_are_not_written(as_nobody: bool) -> None:
+    """A program of root's, who owns those files, could have a command run outside by core_pattern, or read the disk."""
     async with Lab(HttpUpstream(echo)) as lab:
-        key = lab.folder / "ca" / "ca.key"
-        done = await Guests(lab, hide=[secret, key]).run(sys.executable, "-c", code, str(secret), str(key))
-        assert done.out == "0\n0\n", done
-        assert secret.read_text() == "sk-live-secret"
+        done = await Guests(lab, as_nobody=as_nobody).run("/usr/bin/python3", "-c", KERNEL)
+        assert done.out == "looked True\nwritable []\ndisks []\nown True True\n", done
         await lab.audited()
 
 

@@ -120,14 +120,14 @@ def test_options_after_the_program_are_the_programs(tmp_path: Path) -> None:
 def test_the_summary_tells_what_was_denied(tmp_path: Path) -> None:
     """Counts, the denials by frequency with their sentence, and how to see more."""
     urls = ("http://a.example/one", "http://a.example/one", "https://b.example/two")
-    options = ("--summary", "--isolation", "netns", "--allow", "c.example", "--audit", "run.jsonl")
+    options = ("--summary", "--isolation", "netns", "--allow", "c.example", "--audit", "runs/run.jsonl")
     done = seamgate("run", *options, *_python(_ASK), *urls, home=tmp_path)
     assert done.returncode == 0
     summary = done.stderr
     assert "seamgate: 3 requests, 0 allowed, 3 denied" in summary
     assert re.search(r"2 x no_rule_matched  GET a.example /one\n +No rule allows GET http://a.example/one", summary)
     assert re.search(r"1 x no_rule_matched  CONNECT b.example", summary)
-    assert f"seamgate audit tail {tmp_path / 'run.jsonl'} --denied" in summary
+    assert f"seamgate audit tail {tmp_path / 'runs/run.jsonl'} --denied" in summary
 
 
 def test_without_a_terminal_a_run_is_silent(tmp_path: Path) -> None:

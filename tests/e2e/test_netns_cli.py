@@ -35,7 +35,7 @@ def test_labels_and_policy_hold_without_a_proxy(tmp_path: Path) -> None:
     rule = "{id: meta, allow: {hosts: [198.51.100.7], schemes: [http], methods: [HEAD]}, guests: {team: red}}"
     path = _policy(tmp_path, rule)
     for label, allowed in (("team=red", True), ("team=blue", False)):
-        journal = tmp_path / f"{label}.jsonl"
+        journal = tmp_path / "runs" / f"{label}.jsonl"
         options = ("-c", str(path), "--isolation", "netns", "--label", label, "--audit", str(journal))
         done = seamgate("run", *options, "--", *_ASK, "-I", "http://198.51.100.7/", home=tmp_path)
         assert done.stdout == "403", done.stderr
@@ -87,12 +87,12 @@ def test_a_guest_ends_with_its_gateway(tmp_path: Path) -> None:
 
 def test_secrets_are_hidden_and_the_ca_is_not(tmp_path: Path) -> None:
     """A guest of the same user finds the CA's certificate, but neither its key nor the journal."""
-    journal = tmp_path / "run.jsonl"
+    journal = tmp_path / "runs" / "run.jsonl"
     ca = tmp_path / ".local/share/seamgate/ca"
-    code = f"wc -c < {ca}/ca.key; wc -c < {journal}; grep -c BEGIN.CERTIFICATE {ca}/ca.pem; echo x >> {journal}"
+    code = f"ls {ca} {journal.parent}; grep -c BEGIN.CERTIFICATE {ca}/ca.pem; echo x >> {journal}; echo x > {ca}/x"
     options = ("--isolation", "netns", "--audit", str(journal))
     done = seamgate("run", *options, "--", "sh", "-c", code, home=tmp_path)
-    assert done.stdout.split() == ["0", "0", "1"], done
+    assert done.stdout.split() == [f"{ca}:", "ca.bundle.pem", "ca.p12", "ca.pem", f"{journal.parent}:", "1"], done
     assert os.stat(ca / "ca.key").st_size > 0
     assert seamgate("audit", "verify", str(journal), home=tmp_path).returncode == 0
 

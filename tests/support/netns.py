@@ -64,6 +64,7 @@ class Guests:
         *,
         entry: NetnsEntry | None = None,
         hide: Sequence[Path] = (),
+        fix: Sequence[Path] = (),
         as_nobody: bool = False,
     ) -> None:
         self.lab = lab
@@ -71,7 +72,7 @@ class Guests:
         self.started = asyncio.Event()
         self._who = who
         self._entry = entry or NetnsEntry()
-        self._hide = hide
+        self._hide, self._fix = hide, fix
         self._as_nobody = as_nobody
         self._done = Done(-1, "", "")
 
@@ -88,7 +89,13 @@ class Guests:
         scheme = "https" if upstream is None or upstream.tls else "http"
         routes = {"api": parse_route(f"{scheme}://{self.lab.authority()}")} if upstream is not None else {}
         guest = NetnsGuest(
-            self.lab.gateway, self._who, entry=self._entry, routes=routes, hide=self._hide, on_ready=self.started.set
+            self.lab.gateway,
+            self._who,
+            entry=self._entry,
+            routes=routes,
+            hide=self._hide,
+            fix=self._fix,
+            on_ready=self.started.set,
         )
         found = (shutil.which(command[0]) or command[0], *command[1:])
         code = await guest.run(found, self.environment() if environment is None else environment, self._runner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -125,6 +126,8 @@ async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
     base_url = config.entries.base_url
     routes = {} if base_url is None else {name: parse_route(origin) for name, origin in base_url.routes.items()}
     addresses = {name: address for name, address in ADDRESSES.items() if name == "proxy" or routes}
+    with contextlib.suppress(OSError):  # where this user can't make it, a guest can't put anything there either
+        config.audit.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with Gateway(private) as gateway:
         environment = launch.guest_environment(config, addresses, gateway.ca_path, "", os.environ)
         environment |= {"NO_PROXY": OWN_HOSTS, "no_proxy": OWN_HOSTS, "npm_config_noproxy": OWN_HOSTS}
@@ -136,6 +139,7 @@ async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
             entry=private.entries.netns,
             routes=routes,
             hide=launch.secret_files(config, run.journal),
+            fix=launch.policy_files(config),
             on_ready=lambda: say(
                 "isolation netns: the program has a network namespace of its own, in which there is only the gateway"
             ),

@@ -94,6 +94,7 @@ def run(
         else:
             config = _with_ca(config, scratch, talkative, may_move=config_path is None)
         journal = (audit_path or launch.run_journal(config.audit)).absolute()
+        journal = journal.parent.resolve() / journal.name  # a link that turns later leads no guest to it
         launch.forbid_inspection()
         wanted = Run(config, _parse_labels(labels), journal, command, template)
         code = uvloop.run(_run(wanted, isolation, talkative))
@@ -139,7 +140,7 @@ def _configuration(path: Path | None, allowed: Sequence[str], scratch: Path) -> 
 
 
 def _with_ca(config: Config, scratch: Path, talkative: bool, *, may_move: bool) -> Config:
-    directory = launch.ca_directory(config.ca, config.base)
+    directory = launch.ca_directory(config.ca, config.base).resolve()
     try:
         if launch.ensure_ca(directory) and talkative:
             _say(f"made a CA in {directory}")

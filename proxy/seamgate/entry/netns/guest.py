@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from seamgate.ca.store import CaFiles
@@ -24,6 +25,7 @@ from seamgate.entry.dns_service import DENIED_CODES, Datagrams, DnsService, Stre
 from seamgate.entry.http1_guest import Http1Guest
 from seamgate.entry.identity import Identities
 from seamgate.entry.netns import control
+from seamgate.entry.netns.covers import plan
 from seamgate.entry.netns.layout import BASE_URL_PORT, LOOPBACK, PROXY_PORT
 from seamgate.entry.netns.names import NameTable
 from seamgate.entry.netns.refusals import PacketLog, Refusals, SocketReports
@@ -46,6 +48,14 @@ _LAUNCHER = "seamgate.entry.netns.launcher"
 # What Python itself needs to be found again; nothing else of the gateway's environment goes along.
 _PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
+
+def _needed(command: Sequence[str], environment: Mapping[str, str]) -> list[Path]:
+    """Return what a program works with, as far as that is known: its folders, itself, and files that it is told."""
+    named = [Path(each).absolute() for each in command if "\0" not in each and os.path.isfile(each)]
+    homes = [Path(environment[name]) for name in ("HOME", "TMPDIR") if environment.get(name, "").startswith("/")]
+    return [Path.cwd(), *homes, *named]
+
+
 Runner = Callable[[Sequence[str], Mapping[str, str], Sequence[int]], Awaitable[int]]
 """Runs a program with an environment and these descriptors, and returns its exit code."""
 
@@ -58,7 +68,8 @@ class NetnsGuest:
         guest: who it is.
         entry: what the configuration says about this isolation.
         routes: of the base-URL entry, by name.
-        hide: files that the guest must not read, although it runs as the same user.
+        hide: files that the guest must not read, although it runs as the same user, nor what takes their place.
+        fix: files that it must not write.
         on_ready: called when the namespace is there and the program is about to start.
     """
 
@@ -70,12 +81,13 @@ class NetnsGuest:
         entry: NetnsEntry,
         routes: Mapping[str, Target],
         hide: Sequence[Path] = (),
+        fix: Sequence[Path] = (),
         on_ready: Callable[[], None] | None = None,
     ) -> None:
         self._gateway = gateway
         self._guest = guest
         self._routes = routes
-        self._hide = hide
+        self._hide, self._fix = hide, fix
         self._on_ready = on_ready
         self._names = NameTable()
         seam = gateway.seam
@@ -93,10 +105,18 @@ class NetnsGuest:
 
         Raises:
             PrerequisiteMissing: this machine does not permit it; the message says which part.
+            ConfigError: a file can't be kept from the program.
             SeamgateError: the launcher failed.
             OSError: the launcher could not be started.
         """
-        bundle = CaFiles(self._gateway.ca_path.parent).bundle
+        files = CaFiles(self._gateway.ca_path.parent)
+        bundle = files.bundle
+        covers = plan(
+            self._hide,
+            fix=self._fix,
+            show=(files.certificate, bundle, files.java_store),
+            needed=_needed(command, environment),
+        )
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._channel, self._reader = ours, control.Reader(ours)
@@ -106,7 +126,7 @@ class NetnsGuest:
             {
                 "command": [*command],
                 "environment": {**environment},
-                "hide": [str(path) for path in self._hide],
+                "covers": msgspec.to_builtins(covers),
                 "trust": str(bundle if bundle.exists() else self._gateway.ca_path),
                 "parent": os.getpid(),
             }

@@ -15,12 +15,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from seamgate.entry.netns import confine, control, mounts, namespace, system
+from seamgate.entry.netns.covers import Covers
 
 _FAILED = 3
 _CANNOT_EXECUTE, _NOT_FOUND = 126, 127
@@ -30,12 +34,12 @@ _FROM_KERNEL = 0x80  # SI_KERNEL: the terminal sent it, to everybody in the fore
 
 
 class Order:
-    """What the gateway wants: the program with its environment, files to hide, roots to trust, whose child we are."""
+    """What the gateway wants: the program and its environment, what to keep from it, roots to trust, our parent."""
 
     def __init__(self, message: Mapping[str, object]) -> None:
         self.command: list[str] = message["command"]  # type: ignore[assignment]
         self.environment: dict[str, str] = message["environment"]  # type: ignore[assignment]
-        self.hide: list[str] = message["hide"]  # type: ignore[assignment]
+        self.covers = msgspec.convert(message["covers"], Covers)
         self.trust: str = message["trust"]  # type: ignore[assignment]
         self.parent: int = message["parent"]  # type: ignore[assignment]
 
@@ -93,12 +97,19 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
     six = namespace.set_up_network()
     sockets = namespace.open_sockets(six=six)
     try:
+        _refuse_folders_as_streams()
         mounts.keep_apart()
+        mounts.pin(order.covers.pinned)
         mounts.name_resolver()
         mounts.trust(order.trust)
         mounts.cover_sockets(paths)
-        mounts.cover_files(order.hide)
+        mounts.cover_disks()
+        mounts.cover_folders(order.covers.empty, order.covers.shown)
+        mounts.fix(order.covers.fixed)
+        mounts.fix_kernel()
         mounts.empty_runtime(os.geteuid(), order.environment.get("XDG_RUNTIME_DIR", ""))
+        if not has_processes:
+            mounts.fix_processes()
     except OSError as error:
         raise namespace.StepFailed("files can't be covered in the mount namespace", error) from error
     message = {"ready": list(sockets), "processes": has_processes}
@@ -106,6 +117,17 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
     for each in sockets.values():
         each.close()
     return has_processes
+
+
+def _refuse_folders_as_streams() -> None:
+    """A folder that comes along as a standard stream was opened outside: from there everything could be reached."""
+    for number in range(3):
+        try:
+            is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
+        except OSError:
+            continue  # it is closed
+        if is_folder:
+            raise namespace.StepFailed(f"standard stream {number} is a folder, which would lead around the covers")
 
 
 def _read(path: Path) -> str:
@@ -129,6 +151,7 @@ def _keep(order: Order, channel: socket.socket, *, has_processes: bool) -> NoRet
     system.die_with_parent(signal.SIGKILL)
     if has_processes:
         mounts.show_processes()
+        mounts.fix_processes()
     guest = _fork(lambda: _become(order, channel))
     channel.close()
     system.drop_capabilities()

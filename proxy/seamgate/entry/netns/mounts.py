@@ -2,7 +2,8 @@
 
 Called by the launcher in its new mount namespace. A network namespace does not hold unix sockets that have a path:
 name services would resolve names that policy denies, a container engine or a session manager would start programs
-outside. So every such socket that exists when the guest starts is covered. So are files with the gateway's secrets.
+outside. So every such socket that exists when the guest starts is covered. So are folders with the gateway's secrets
+(`covers`), and disks; and the kernel's own files can't be written.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from seamgate.entry.netns import system
 from seamgate.entry.netns.layout import LOOPBACK, LOOPBACK_6
+from seamgate.entry.netns.mountinfo import read_mounts
 
 _EMPTY: Final = "/dev/null"
 _RESOLVER: Final = Path("/etc/resolv.conf")
@@ -30,6 +32,11 @@ _TRUST_STORES: Final = (
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
+)
+_DEVICES, _PROCESSES = "/dev", "/proc"
+_OF_KERNEL: Final = frozenset(
+    "binfmt_misc bpf cgroup cgroup2 configfs debugfs efivarfs fusectl pstore resctrl securityfs selinuxfs sysfs"
+    " tracefs".split()
 )
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 
@@ -84,11 +91,66 @@ def cover_sockets(paths: Iterable[str]) -> None:
             _cover(path)
 
 
-def cover_files(paths: Iterable[str]) -> None:
-    """Cover files: they read as empty."""
+def cover_disks() -> None:
+    """Cover block devices: root, and whoever may read a disk, would find every file on it."""
+    for folder, _, names in os.walk(_DEVICES):
+        for name in names:
+            if _is(path := os.path.join(folder, name), stat.S_ISBLK):
+                _cover(path)
+
+
+def pin(folders: Iterable[str]) -> None:
+    """Let nobody in here rename these folders: each is a mount of itself. Outer ones have to come first.
+
+    The current folder is entered again: seen from the old one, what is mounted from here on would not be there.
+    """
+    here = os.getcwd()
+    for folder in folders:
+        system.mount(folder, folder, flags=system.BIND | system.RECURSIVE)
+    os.chdir(here)
+
+
+def cover_folders(folders: Iterable[str], shown: Sequence[str]) -> None:
+    """Put an empty folder over each of these, with copies of the files that are shown. None of it can be written."""
+    texts = {path: Path(path).read_bytes() for path in shown}
+    for folder in folders:
+        system.mount("tmpfs", folder, "tmpfs", system.NOSUID | system.NODEV | system.NOEXEC, "mode=0755,size=16m")
+        for path, text in texts.items():
+            if path.startswith(folder.rstrip("/") + "/"):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                Path(path).write_bytes(text)
+        system.make_read_only(folder)
+
+
+def fix(paths: Iterable[str]) -> None:
+    """Let nobody in here change these files, or what is in these folders."""
     for path in paths:
-        if _is(path, stat.S_ISREG):
-            _cover(path)
+        system.mount(path, path, flags=system.BIND | system.RECURSIVE)
+        system.make_read_only(path, recursive=True)
+
+
+def fix_kernel() -> None:
+    """Let nobody in here write to the kernel's file systems but /proc (`fix_processes`): as root it would be heard."""
+    for mounted in read_mounts():
+        if mounted.kind in _OF_KERNEL or (mounted.kind == "proc" and mounted.place != _PROCESSES):
+            try:
+                system.make_read_only(mounted.place)
+            except OSError as error:
+                if error.errno not in (*_GONE, errno.EINVAL):  # EINVAL: another mount hides it
+                    raise
+
+
+def fix_processes() -> None:
+    """Let nobody in here write to what of /proc is the kernel's and no process's: core_pattern, sysrq-trigger ...
+
+    For root only: it owns those files, and nobody else does. Others could make no /proc further in after it
+    (user_namespaces(7), "Restrictions on mount namespaces" in mount_namespaces(7)).
+    """
+    if os.geteuid() != 0:
+        return
+    with os.scandir(_PROCESSES) as entries:
+        of_kernel = [each for each in entries if not each.name.isdigit() and not each.is_symlink()]
+    fix(each.path for each in of_kernel if each.is_dir() or each.stat().st_mode & 0o222)
 
 
 def empty_runtime(user: int, configured: str) -> None:
