@@ -23,9 +23,15 @@ REQUEST_FIELDS = ("headers", "host", "json", "method", "path", "port", "query", 
 GUEST_FIELDS = ("id", "isolation", "labels")
 MAX_TEXT = 4096
 """Characters of an expression; longer ones belong into several rules."""
-# How many values (leaves and containers) an expression may be given, by how deep its macros nest: the work grows with
-# that power, and the values come from the guest. 1,000 squared takes 0.3 s, more than a request may ever hold us up.
-MAX_VALUES = {0: 20_000, 1: 20_000, 2: 500}
+# How many values (leaves and containers), and characters of text in them, an expression may be given: the work grows
+# with their number to the power of how deep its macros nest, and they come from the guest. Each is worth some 100 ms,
+# more than which a request should not hold everybody up. `map` and `filter` count as one level more, because the
+# library copies what they have collected for each further element; `matches` compiles its expression for each text
+# anew.
+MAX_VALUES = {0: 20_000, 1: 10_000, 2: 250, 3: 60}
+MAX_CHARS = {0: 16_000_000, 1: 8_000_000, 2: 500_000, 3: 30_000}
+_MATCHES_WEIGHT = 3
+_MAX_NESTING = 2
 
 Fields: TypeAlias = "dict[str, Fields] | None"
 """The fields that an expression names, nested; None: the whole value."""
@@ -64,6 +70,7 @@ class Expression:
         folded_names: the same, folded.
         needs_body: whether it names `request.json`.
         max_values: how many values it may be given.
+        max_chars: how many characters, in texts and keys.
     """
 
     def __init__(self, text: str) -> None:
@@ -86,9 +93,9 @@ class Expression:
         self.names = frozenset(_names(tokens))
         self.folded_names = frozenset(map(fold_text, self.names))
         nesting = _macro_nesting(tokens)
-        if nesting > max(MAX_VALUES):
+        if nesting > _MAX_NESTING:
             raise ExpressionError("the condition nests all/exists/map/filter more than twice: its cost would explode")
-        self.max_values = MAX_VALUES[nesting]
+        self.max_values, self.max_chars = _budget(tokens, nesting)
         request = self.fields.get("request", {}) if self.fields is not None else None
         self.needs_body = request is None or "json" in request
 
@@ -145,6 +152,18 @@ def _macro_nesting(tokens: list[tuple[str, str]]) -> int:
         elif text in (")", "]", "}") and open_marks:
             open_marks.pop()
     return deepest
+
+
+def _budget(tokens: list[tuple[str, str]], nesting: int) -> tuple[int, int]:
+    """Return how many values and characters an expression may be given."""
+    called = [text for index, (kind, text) in enumerate(tokens[:-1]) if kind == "name" and tokens[index + 1][1] == "("]
+    collects = "map" in called or "filter" in called
+    level = nesting + collects
+    beside = sum(name in _MACROS for name in called) - nesting
+    weight = 1 + beside + _MATCHES_WEIGHT * called.count("matches")
+    # What nests is asked for each pair (each three) of values: the root of the weight comes off their number.
+    values = MAX_VALUES[level] if not level else int(MAX_VALUES[level] / weight ** (1 / level))
+    return values, MAX_CHARS[level] // weight
 
 
 def _fields(tokens: list[tuple[str, str]], variables: list[str]) -> dict[str, Fields]:

@@ -1,8 +1,9 @@
 """Strict JSON: a body that two parsers could read differently is not a body that policy has read.
 
 Refused: duplicate keys (first or last wins, depending on the origin), NaN and Infinity, anything but UTF-8, a byte
-order mark, lone surrogates, nesting beyond a limit, a body that is not declared as JSON (`check_declared`): an origin
-that goes by the Content-Type reads another body, or the same in another charset. Called by `conditions`. No I/O.
+order mark, lone surrogates, more values or deeper nesting than a limit, a body that is not declared as JSON
+(`check_declared`): an origin that goes by the Content-Type reads another body, or the same in another charset. Called
+by `conditions`. No I/O.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from typing import Any
 
 MAX_DEPTH = 64
 """Levels of nesting that are judged. The conversion to CEL recurses; real requests nest below 20."""
-
+MAX_VALUES = 100_000
+"""Values and keys of a body that is read, for 50 ms of work: nobody else is served meanwhile. A request to a language
+model has some thousand; what is inside of a text does not count."""
+# A text of JSON, or one that is never closed. Possessive, so that no text is read twice.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_MARKS = (b'"', b"{", b"[", b",")
 
 _JSON_TYPE = re.compile(r"application/(?:json|[a-z0-9!#$&^_.-]+\+json)\Z")  # RFC 8259 11, RFC 6839 3.1
 # One parameter of a media type (RFC 9110 5.6.6), without the escapes of quoted text, which nobody needs here.
@@ -60,6 +66,7 @@ def parse_json(body: bytes) -> Any:
     Raises:
         JsonRefused: see above.
     """
+    _check_values(body)
     try:
         text = body.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_constant)
@@ -73,6 +80,15 @@ def parse_json(body: bytes) -> Any:
     if "\\u" in text:
         _check_unicode(value)
     return value
+
+
+def _check_values(body: bytes) -> None:
+    """Refuse what has too many values, before any of them is made: each begins with a mark, or comes after one."""
+    if sum(map(body.count, _MARKS)) <= MAX_VALUES:
+        return
+    bare, texts = _TEXT.subn(b"", body, MAX_VALUES + 1)
+    if texts + sum(map(bare.count, _MARKS)) > MAX_VALUES:
+        raise JsonRefused(f"the body's JSON has more than {MAX_VALUES} values and keys")
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

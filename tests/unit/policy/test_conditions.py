@@ -217,6 +217,31 @@ def test_large_bodies_that_are_easy_to_compare_are_compared() -> None:
             assert found is expected
 
 
+def test_text_that_takes_long_to_fold_is_unknown() -> None:
+    """Beyond the limit a text in other scripts is not compared: nobody waits for it, in one piece or in many."""
+    long, piece = "\u4e2d" * 300_001, "\u4e2d" * 1000
+    many = ",".join(f'"{piece}{number}"' for number in range(301))
+    for body in (f'{{"a": "{long}"}}', f'{{"a": [{many}]}}'):
+        assert outcome("deny", "json: {a: x}", "POST https://a.test/", body=body) is UNKNOWN
+
+
+def test_work_of_a_condition_is_bounded_by_what_it_does() -> None:
+    """Macros that nest or collect, and regular expressions, are given fewer values and less text than a comparison."""
+    texts = {size: '{"m": [' + ",".join(['"a"'] * size) + "]}" for size in (100, 400, 4000, 9000)}
+    for text, most in (
+        ("request.json.m.exists(x, x == 'b')", 9000),
+        ("request.json.m.exists(x, x.matches('^b'))", 400),
+        ("request.json.m.map(x, x + 'b').size() > 10000", 100),
+        ("request.json.m.exists(x, request.json.m.exists(y, x == y + 'b'))", 100),
+        ("request.json.m.exists(x, request.json.m.exists(y, x.matches('^b') && y == 'b'))", 100),
+    ):
+        for size, body in texts.items():
+            assert when(text, "POST https://a.test/", body=body) is (NO if size <= most else UNKNOWN), (text, size)
+    long = f'{{"m": ["{"a" * 600_000}"]}}'
+    assert when("request.json.m.exists(x, x == 'b')", "POST https://a.test/", body=long) is NO
+    assert when("request.json.m.map(x, x + 'b').size() > 2", "POST https://a.test/", body=long) is UNKNOWN
+
+
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/json; charset=utf-16", "multipart/form-data"])
 @pytest.mark.parametrize("kind", ["allow", "deny"])
 def test_a_body_that_is_not_declared_as_json_is_unknown(kind: str, content_type: str) -> None:
