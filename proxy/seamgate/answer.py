@@ -15,15 +15,17 @@ from typing import Final
 from seamgate.credentials.probing import Probes
 from seamgate.credentials.redaction import RedactionSet, Redactor
 from seamgate.filters import Filters, open_response_filters
-from seamgate.flow import Guest, Headers, Request, Response, Step
+from seamgate.flow import Guest, Headers, Request, Response, Step, Supply
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline
 from seamgate.protocol.heads import CHUNKED, ResponseHead
+from seamgate.protocol.whole import check_coding, check_not_partial
 from seamgate.sides import GuestSide
 from seamgate.verdict import Verdict
 
 FLUSH_AFTER_S: Final = 0.05
 """After this pause inspectors give out what they hold, so that an event stream never waits for its next event."""
+_RANGE: Final = b"range"
 # Alt-Svc would lead the guest past the gateway; the others are the gateway's own words.
 NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
 
@@ -87,12 +89,16 @@ class Answer:
         self._done = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, head: ResponseHead, pipeline: Pipeline, verdict: Verdict, steps: list[Step]) -> Verdict | None:
+    def begin(
+        self, head: ResponseHead, pipeline: Pipeline, verdict: Verdict, supplies: list[Supply], steps: list[Step]
+    ) -> Verdict | None:
         """Inspect and judge the head, and pass it on; return a denial if there is one.
 
         Raises:
-            SeamgateError: a plugin failed, or the content coding is not known.
+            SeamgateError: a plugin failed, the coding is not known, or it is a part, which nobody may ask for.
         """
+        if verdict.inspect or any(_RANGE in supply.remove_headers for supply in supplies):
+            check_not_partial(head.status, head.headers)
         request, headers = self._request, for_guests(head.headers)
         # Whatever plugin supplied them: what went out with this request does not come back.
         own = redactors_of(self._secrets, pipeline.probes, request.guest)
@@ -106,6 +112,8 @@ class Answer:
             self._budget_s,
             bodiless=head.body == 0,
         )
+        if self._filters is not None:
+            check_coding(head.status, headers)
         denial = pipeline.judge_response(request, response, steps)
         if denial is not None:
             return denial

@@ -412,7 +412,7 @@ class Exchange:
             secrets = tuple([(each.credential, value) for each in self._supplies for value in each.secrets])
         budget_s = self._seam.limits.plugin_budget_s
         answer = self._answer = Answer(budget_s, self._guest, self.request, secrets, self.guarded)
-        denial = answer.begin(head, self._pipeline, self._verdict, self._steps)
+        denial = answer.begin(head, self._pipeline, self._verdict, self._supplies, self._steps)
         if denial is not None:
             self.refuse(denial)
 

@@ -12,8 +12,7 @@ from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Request, Supply
 from seamgate.headers import Headers, apply_amendment, find_header
 from seamgate.protocol.coding import narrow_accept_encoding
-
-_NO_RANGES = (b"range", b"if-range")
+from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
 
 
 def make_head(
@@ -42,6 +41,8 @@ def make_head(
     accepted = find_header(headers, b"accept-encoding")
     if accepted is not None or supplies or inspected:
         headers = apply_amendment(headers, ((b"accept-encoding", narrow_accept_encoding(accepted)),), ())
+    if any(name in OTHER_CODINGS for name, _ in headers):
+        headers = apply_amendment(headers, (), OTHER_CODINGS)
     if inspected:
-        headers = apply_amendment(headers, (), _NO_RANGES)
+        headers = apply_amendment(headers, (), RANGE_HEADERS)
     return headers, query

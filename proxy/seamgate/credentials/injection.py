@@ -12,11 +12,10 @@ from seamgate.credentials.config import CredentialConfig, InjectConfig
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.secret import Secret
 from seamgate.flow import Headers, Request, Supply
+from seamgate.protocol.whole import RANGE_HEADERS
 
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 256, 1024
 """How many header values, up to which size, are remembered with what becomes of them: clients repeat theirs."""
-_RANGE_HEADERS = (b"range", b"if-range")
-"""A server may always ignore them, so dropping them changes no meaning. Source: RFC 9110 14.2."""
 
 
 class Injector:
@@ -36,7 +35,7 @@ class Injector:
         self._index = index
         self._removed = tuple(header.lower().encode("ascii") for header in config.remove_headers)
         if not config.allow_ranges:
-            self._removed += _RANGE_HEADERS
+            self._removed += RANGE_HEADERS
         self._swapped_in = config.swapped_in
         self._injected_for: Secret | None = None
         self._injected = Supply(name)

@@ -1,0 +1,55 @@
+"""What keeps an answer from being looked at as a whole: parts of it, and codings that are not `Content-Encoding`. Pure.
+
+A value that comes in two answers, or compressed within a message, no redactor finds. So `seamgate.outgoing` does not
+ask for such answers, and `seamgate.answer` refuses those that come all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seamgate.headers import Headers, join_header
+from seamgate.protocol.coding import UndecodableError
+
+RANGE_HEADERS: Final = (
+    b"range", b"if-range", b"request-range", b"x-range", b"x-request-range", b"x-http-range", b"x-if-range",
+    b"x-ms-range", b"x-ms-range-get-content-md5", b"x-ms-range-get-content-crc64", b"x-goog-range", b"x-amz-range",
+)  # fmt: skip
+"""By which a part is asked for. A server may always ignore them, so dropping them changes no meaning. Source: RFC 9110
+14.2; Apache's httpd (Request-Range); Azure Blob (x-ms-*). What tells a part to copy (x-amz-copy-source-range) stays."""
+OTHER_CODINGS: Final = (b"grpc-accept-encoding", b"connect-accept-encoding", b"a-im", b"available-dictionary")
+"""By which other codings are offered: of gRPC's messages, of Connect's, deltas (RFC 3229), dictionaries (RFC 9842)."""
+_CODED: Final = (b"grpc-encoding", b"connect-content-encoding", b"im")
+_PARTIAL: Final = 206
+_IM_USED: Final = 226
+_NOT_SATISFIABLE: Final = 416
+
+
+def check_not_partial(status: int, headers: Headers) -> None:
+    """Refuse a part of an answer, where ranges are off.
+
+    Raises:
+        UndecodableError: it is one.
+    """
+    partial = status == _PARTIAL
+    for name, value in headers:
+        if name == b"content-type":
+            partial |= value.lower().startswith(b"multipart/byteranges")
+        elif name == b"content-range":
+            partial |= status != _NOT_SATISFIABLE  # there it tells the size of the whole (RFC 9110 15.5.17)
+    if partial:
+        raise UndecodableError("the upstream sent a part of its answer, which was not asked for: see `allow_ranges`")
+
+
+def check_coding(status: int, headers: Headers) -> None:
+    """Refuse an answer in a coding that is not undone here, where someone looks at it.
+
+    Raises:
+        UndecodableError: it has one.
+    """
+    coded = status == _IM_USED
+    for name, _ in headers:
+        if name in _CODED:
+            coded |= (join_header(headers, name) or b"").strip().lower() not in (b"", b"identity")
+    if coded:
+        raise UndecodableError("the upstream coded its messages, though it was not told that it may (grpc-encoding)")

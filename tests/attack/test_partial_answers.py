@@ -1,0 +1,90 @@
+"""Answers in which a redactor would not find a value: parts of one, and messages that are compressed one by one."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+
+from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
+from support.http2 import claimed, tunnel
+from support.http2_upstream import H2Upstream, Talk2
+from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
+from support.upstream import HttpUpstream, RawUpstream, Talk, ok, says
+
+VALUE = SECRET.encode()
+
+
+async def gives_parts(talk: Talk) -> None:
+    """An origin that repeats the key, and takes any of the headers for a range."""
+    await talk.body()
+    body = b"key=" + (talk.header("x-api-key") or "").encode()
+    asked = next((value for name in RANGE_HEADERS if (value := talk.header(name.decode()))), None)
+    if asked is None:
+        await talk.respond(200, body)
+        return
+    first, last = map(int, asked.removeprefix("bytes=").split("-"))
+    await talk.respond(206, body[first : last + 1])
+
+
+@pytest.mark.parametrize("name", [name.decode() for name in RANGE_HEADERS])
+async def test_no_header_asks_for_a_part(name: str) -> None:
+    """The origin gets none of them with a credential, and answers with the whole, which is redacted."""
+    async with Lab(HttpUpstream(gives_parts), rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x", f"{name}: bytes=0-9".encode())
+        assert (answer.status, answer.body) == (200, b"key=[redacted:key]")
+        client.close()
+        await lab.audited("GET /x allow allowed 200 complete")
+
+
+PARTS = {
+    "206": b"HTTP/1.1 206 Partial Content\r\ncontent-length: 6\r\n\r\nsk-liv",
+    "content-range": ok(b"sk-liv", b"content-range: bytes 0-5/30"),
+    "byteranges": ok(b"sk-liv", b"content-type: Multipart/ByteRanges; boundary=x"),
+}
+INSPECTED = {**ALLOW_ALL, "inspect": ["secrets"]}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("rule", [WITH_KEY, INSPECTED])
+async def test_a_part_that_comes_all_the_same_is_refused(part: str, rule: dict[str, Any]) -> None:
+    """However an upstream was asked for it."""
+    settings: dict[str, Any] = {"plugins": [{"name": name} for name in ("policy", "dns", "inspection")]}
+    settings["plugins"].insert(2, {"name": "credentials", "capabilities": ["secrets"]})
+    async with Lab(RawUpstream(says(PARTS[part])), rules=[rule], settings=settings) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x")
+        assert (answer.status, answer.reason) == (502, "response_undecodable")
+        client.close()
+        await lab.audited("GET /x allow response_undecodable 502 failed")
+
+
+async def test_parts_pass_where_they_are_allowed() -> None:
+    """`allow_ranges` is the operator's word."""
+    settings = {"credentials": {"key": {"allow_ranges": True}}}
+    async with Lab(RawUpstream(says(PARTS["206"])), rules=[WITH_KEY], settings=settings) as lab:
+        client = await lab.tunnel()
+        assert (await client.ask("GET", "/x", b"range: bytes=0-5")).status == 206
+        client.close()
+        await lab.audited("GET /x allow allowed 206 complete")
+
+
+@pytest.mark.parametrize("coding", [b"grpc-encoding", b"connect-content-encoding", b"im"])
+async def test_messages_that_are_coded_one_by_one_are_refused(coding: bytes) -> None:
+    """They are not offered, and not let through to a guest where a value may be in them."""
+    message = gzip.compress(VALUE)
+    body = b"\1" + len(message).to_bytes(4, "big") + message
+
+    async def app(talk: Talk2) -> None:
+        assert not any(talk.header(name.decode()) for name in OTHER_CODINGS)
+        await talk.respond(200, body, [(coding, b"gzip")])
+
+    async with Lab(H2Upstream(app), rules=[WITH_KEY]) as lab:
+        guest = await tunnel(lab)
+        reply = await guest.ask("/x", *((name, b"gzip") for name in OTHER_CODINGS))
+        assert (reply.status, reply.reason) == (502, "response_undecodable")
+        guest.close()
+        (record,) = await claimed(lab, 1)
+        assert record.reason is not None and record.reason.value == "response_undecodable"
