@@ -33,6 +33,36 @@ def base64_forms(value: bytes) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(form for form in forms if len(form) >= MIN_FORM_BYTES))
 
 
+# How "+" and "/" are written where base64 stands in something else; "=" is in no form.
+_BASE64_ESCAPED = (
+    (b"+", b"\\/"),  # PHP's JSON
+    (b"\\u002B", b"/"),  # .NET's JSON
+    (b"\\u002b", b"/"),
+    (b"\\u002B", b"\\/"),
+    (b"\\u002B", b"\\u002F"),
+    (b"\\u002b", b"\\u002f"),
+    (b"%2B", b"%2F"),  # as a component of a URL, in a form
+    (b"%2b", b"%2f"),
+    (b"%2B", b"/"),  # Python's default for paths
+    (b"%2b", b"/"),
+    (b"+", b"%2F"),  # Go, a path segment
+    (b"+", b"%2f"),
+    (b"&#43;", b"/"),  # Go's templates
+    (b"&#x2B;", b"/"),  # .NET's HTML
+    (b"+", b"&#x2F;"),  # Mustache
+    (b"+", b"&#47;"),
+    (b"&#43;", b"&#47;"),
+    (b"&#x2B;", b"&#x2F;"),
+)
+
+
+def escaped_base64_forms(value: bytes) -> tuple[bytes, ...]:
+    """Return `base64_forms` as they stand inside JSON, a URL or HTML: a reflected Basic header, for one."""
+    forms = mime_forms(value)
+    written = [form.replace(b"+", plus).replace(b"/", slash) for form in forms for plus, slash in _BASE64_ESCAPED]
+    return tuple(dict.fromkeys(form for form in written if form not in forms))
+
+
 def mime_forms(value: bytes) -> tuple[bytes, ...]:
     """Return those of `base64_forms` that can stand in lines: the standard alphabet alone (RFC 2045 6.8, RFC 7468)."""
     return tuple(form for form in base64_forms(value) if b"-" not in form and b"_" not in form)
@@ -140,6 +170,7 @@ def escaped_forms(value: bytes) -> tuple[bytes, ...]:
 def all_forms(value: bytes) -> tuple[bytes, ...]:
     """Return every spelling of the value, the plain one first, without repetitions."""
     forms = (
-        value, *json_forms(value), *url_forms(value), *html_forms(value), *base64_forms(value), *escaped_forms(value)
+        value, *json_forms(value), *url_forms(value), *html_forms(value), *base64_forms(value), *escaped_forms(value),
+        *escaped_base64_forms(value),
     )  # fmt: skip
     return tuple(dict.fromkeys(forms))

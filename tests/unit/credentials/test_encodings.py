@@ -86,6 +86,23 @@ def test_a_value_without_special_characters_has_few_forms() -> None:
     assert len(all_forms(b"sk-live_4f9a7c1be23d58a60e917b3d")) <= 1 + 6 + 4
 
 
+@pytest.mark.parametrize(
+    ("plus", "slash"),
+    [
+        ("+", "\\/"), ("\\u002B", "/"), ("\\u002b", "\\u002f"), ("\\u002B", "\\u002F"), ("%2B", "%2F"), ("%2b", "%2f"),
+        ("%2B", "/"), ("&#43;", "/"), ("&#x2B;", "/"), ("+", "&#x2F;"), ("+", "&#47;"), ("&#43;", "&#47;"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("before", ["", "u", "us"])
+def test_base64_inside_of_json_urls_and_html_holds_a_form(before: str, plus: str, slash: str) -> None:
+    """A Basic header that an origin reflects, at each alignment, as PHP, .NET, Go and others escape it."""
+    value = b"sk?~~>x?>>?~~?k>~?~4f9a7c1be23d~>~>??>>~~?"
+    written = base64.b64encode(before.encode() + value).decode()
+    assert "+" in written and "/" in written
+    written = written.replace("+", plus).replace("/", slash).replace("=", "%3D")
+    assert any(form in written.encode() for form in all_forms(value))
+
+
 @given(value=VALUES)
 def test_every_byte_in_hex_is_a_form(value: bytes) -> None:
     """As dumps and digests show it, and with every character of a URL escaped; digits of either case."""
