@@ -139,6 +139,22 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert "seamgate.service" not in done.stderr, done.stderr
 
 
+def test_there_is_one_unit() -> None:
+    """No page shows a unit of its own, which nobody would check: pages point to the one that is verified here."""
+    docs = DEPLOY.parent / "docs"
+    assert [page.name for page in docs.glob("*.md") if "[Service]" in page.read_text()] == []
+    assert "(../deploy/seamgate.service)" in (docs / "tutorial-operator.md").read_text()
+
+
+def test_the_environment_of_the_unit_is_made_as_that_of_the_image() -> None:
+    """The tutorial makes /opt/seamgate from locked packages, by the steps that the container's build takes."""
+    tutorial = (DEPLOY.parent / "docs" / "tutorial-operator.md").read_text()
+    for steps in (tutorial, (DEPLOY / "Containerfile").read_text()):
+        assert re.search(r"pip download .*--require-hashes --only-binary :all: .*-r requirements.lock", steps)
+        assert re.search(r"pip wheel .*--no-deps --no-build-isolation", steps)
+        assert re.search(r"/opt/seamgate/bin/pip install .* seamgate( \\)?$", steps, re.MULTILINE)
+
+
 def test_the_container_runs_without_root() -> None:
     """A user by number, in the last stage, and the probe that asks only whether it lives."""
     text = (DEPLOY / "Containerfile").read_text()
