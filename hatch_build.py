@@ -41,6 +41,7 @@ COMPILED = (
     "seamgate/paths.py",
     "seamgate/pipeline.py",
     "seamgate/policy/evaluation.py",
+    "seamgate/policy/overrides.py",
     "seamgate/protocol/fields.py",
     "seamgate/protocol/http1.py",
     "seamgate/protocol/http1_reader.py",

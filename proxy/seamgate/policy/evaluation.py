@@ -24,12 +24,13 @@ from functools import lru_cache
 
 import msgspec
 
-from seamgate.errors import ConfigError, Reason
+from seamgate.errors import ConfigError, Reason, TargetError
 from seamgate.flow import Guest, Request, Target
 from seamgate.policy.conditions import Condition, Outcome, View
 from seamgate.policy.explain import Explainer, ban_message, unknown_message
 from seamgate.policy.index import HostIndex, RuleSet, find_allows, find_denies
-from seamgate.policy.model import Exemption, Layer, Policy, Rule
+from seamgate.policy.model import Exemption, Layer, Match, Policy, Rule
+from seamgate.policy.overrides import Overrides, find_overrides, name_overrides
 from seamgate.policy.patterns import covers_as_allow, covers_readings, strict_readings
 from seamgate.policy.plan import Ban, Decision, Fold, Plan
 from seamgate.policy.selection import check_ties, select
@@ -39,8 +40,6 @@ CACHED_PLANS = 16384
 """1,500 guests with ten kinds of request each; a plan takes some 300 bytes."""
 CACHED_TARGETS = 4096
 
-_OVERRIDES = frozenset({b"x-http-method-override", b"x-method-override", b"x-http-method"})
-_METHOD_SIZE = 32
 _LAYERS = tuple(Layer)
 _DEFER = Verdict(Effect.DEFER, Reason.ALLOWED, message="The requests through this tunnel are judged one by one.")
 
@@ -71,7 +70,7 @@ class Evaluator:
         self.layers = tuple(layer for layer in _LAYERS if any(p.layer is layer and not p.audit for p in policies))
         self.shadow_layers = tuple(layer for layer in _LAYERS if any(p.layer is layer for p in policies))
         self._has_audit = any(p.audit for p in policies) or any(rule.audit for rule in self.rules.values())
-        self._asks_methods = any(_asks_methods(rule) for rule in self.rules.values())
+        self._asks_readings = any(_asks_readings(rule) for rule in self.rules.values())
         check_ties(self.rules.values())
         self._allows, self._denies = HostIndex(), HostIndex()
         for rule in self.rules.values():
@@ -112,7 +111,10 @@ class Evaluator:
         if not request.method.isupper():
             message = f"The method {request.method} is not in upper case."
             return Decision(Verdict(Effect.DENY, Reason.NO_RULE_MATCHED, "", message))
-        overrides = _overrides(request) if self._asks_methods else ()
+        try:
+            overrides = find_overrides(request) if self._asks_readings else ()
+        except TargetError as error:
+            return Decision(Verdict(Effect.DENY, error.reason, "", f"{error.message[0].upper()}{error.message[1:]}."))
         plan = self._plan_of(request.guest, request.target, request.method, request.path, request.upgrade, overrides)
         found = plan if type(plan) is Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
         return self._upgrade_refused(found, request, now) if request.upgrade else found
@@ -154,7 +156,10 @@ class Evaluator:
         """Return every rule that covers the request or may, denies first, with what it says: for `policy explain`."""
         if not self._since <= now < self._until:
             self._turn(now)
-        overrides = _overrides(request)
+        try:
+            overrides = find_overrides(request)
+        except TargetError:
+            return []  # refused, whatever the rules say
         plan = self._rules_for(request.guest, request.target, request.method, request.path, request.upgrade, overrides)
         view = View(request)
         outcomes = [(ban.rule, _ban_outcome(ban, view)) for ban in plan.bans]
@@ -162,7 +167,7 @@ class Evaluator:
         return [each for each in outcomes if each[1] is not Outcome.NO]
 
     def _plan(
-        self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: tuple[str, ...]
+        self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: Overrides
     ) -> Decision | Plan:
         """Return a decision where guest, target, method and path settle it, else the rules that are left."""
         plan = self._rules_for(guest, target, method, path, upgrade, overrides)
@@ -170,28 +175,29 @@ class Evaluator:
             return plan
         if any(ban.exemptions or ban.rule.match.conditions for ban in plan.bans):
             return plan
-        return self._decide(plan, Request("", guest, target, method, path, upgrade=upgrade), None)
+        headers = name_overrides(overrides)
+        return self._decide(plan, Request("", guest, target, method, path, headers=headers, upgrade=upgrade), None)
 
     def _rules_for(
-        self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: tuple[str, ...]
+        self, guest: Guest, target: Target, method: str, path: str, upgrade: str, overrides: Overrides
     ) -> Plan:
-        readings = strict_readings(path)
+        methods, paths = ((method, *overrides[0]), (path, *overrides[1])) if overrides else ((method,), (path,))
         allows = tuple(
             rule
             for rule in find_allows(self._allows_of(target), path, guest)
             if self._covers(rule, guest, target)
-            and rule.match.covers_method(method)
-            and (rule.encoded_slash or "%2F" not in path)
             and upgrade in ("", rule.upgrade)
-            and (readings is None or rule.match.paths is None or covers_as_allow(rule.match.paths, path, readings))
+            and all(rule.match.covers_method(each) for each in methods)
         )
+        for each in paths:
+            allows = _covering(allows, each, found=each is path)
+        banning: dict[Rule, None] = {}
+        for each in paths:
+            banning.update(find_denies(self._denies_of(target), each, guest))
         bans = []
-        for rule in find_denies(self._denies_of(target), path, guest):
-            methods = (method, *overrides)
+        for rule in banning:
             if self._covers(rule, guest, target) and any(rule.match.covers_method(each) for each in methods):
-                exemptions = [
-                    each for each in rule.exemptions if self._may_lift(each, guest, target, method, path, overrides)
-                ]
+                exemptions = [each for each in rule.exemptions if self._may_lift(each, guest, target, methods, paths)]
                 if all(each.match.conditions for each in exemptions):
                     bans.append(Ban(rule, tuple(exemptions)))
         return Plan(allows, tuple(bans))
@@ -205,18 +211,16 @@ class Evaluator:
         )
 
     def _may_lift(
-        self, exemption: Exemption, guest: Guest, target: Target, method: str, path: str, overrides: tuple[str, ...]
+        self, exemption: Exemption, guest: Guest, target: Target, methods: tuple[str, ...], paths: tuple[str, ...]
     ) -> bool:
         match = exemption.match
-        readings = (path,) if "%2F" not in path else (path, path.replace("%2F", "/"))
         return (
             exemption.expires_at > self._now
             and match.covers_host(target.host, target.is_address)
             and match.covers_port(target.scheme, target.port)
             and match.covers_guest(guest.labels)
-            and all(match.covers_method(each) for each in (method, *overrides))
-            and all(match.covers_path(reading) for reading in readings)
-            and (match.paths is None or covers_readings(match.paths, path))
+            and all(match.covers_method(each) for each in methods)
+            and all(_lifts_path(match, each) for each in paths)
         )
 
     def _decide(self, plan: Plan, request: Request, view: View | None) -> Decision:
@@ -343,25 +347,28 @@ def _unique(policies: Iterable[Policy]) -> Iterable[Rule]:
             yield rule
 
 
-def _asks_methods(rule: Rule) -> bool:
-    """Whether a ban depends on the method, so that what may override it has to be looked at."""
+def _asks_readings(rule: Rule) -> bool:
+    """Whether a rule depends on method or path, so that what may override them has to be looked at."""
     matches = (rule.match, *(each.match for each in rule.exemptions))
-    return not rule.allows and any(match.methods is not None for match in matches)
+    return any(match.methods is not None or match.paths is not None for match in matches)
 
 
-def _overrides(request: Request) -> tuple[str, ...]:
-    """Return the methods, upper-case, that headers ask an origin to take instead of the request's own.
+def _covering(allows: tuple[Rule, ...], path: str, *, found: bool) -> tuple[Rule, ...]:
+    """Return those of the rules whose paths cover this one in each reading; `found`: by the index, as it stands."""
+    readings = strict_readings(path)
+    return tuple(
+        rule
+        for rule in allows
+        if (found or rule.match.covers_path(path))
+        and (rule.encoded_slash or "%2F" not in path)
+        and (readings is None or rule.match.paths is None or covers_as_allow(rule.match.paths, path, readings))
+    )
 
-    Rails, Spring, Express, Django and others have middleware that does as it is asked.
-    """
-    found = [
-        each.strip().decode("latin-1").upper()
-        for name, value in request.headers
-        if name[:1] == b"x" and name.replace(b"_", b"-") in _OVERRIDES
-        for each in value.split(b",")
-    ]
-    # What is longer than any method stays something that no exception covers, but is no key of a cache.
-    return tuple(sorted({each if len(each) <= _METHOD_SIZE else "?" for each in found})) if found else ()
+
+def _lifts_path(match: Match, path: str) -> bool:
+    readings = (path,) if "%2F" not in path else (path, path.replace("%2F", "/"))
+    covered = all(match.covers_path(reading) for reading in readings)
+    return covered and (match.paths is None or covers_readings(match.paths, path))
 
 
 def _expiries(rule: Rule) -> Iterable[float]:

@@ -15,11 +15,12 @@ from itertools import islice
 
 import msgspec
 
-from seamgate.errors import Reason
+from seamgate.errors import Reason, TargetError
 from seamgate.flow import Guest, Request, Target
 from seamgate.policy.conditions import Outcome, View
 from seamgate.policy.index import HostIndex, find_allows
 from seamgate.policy.model import Layer, Match, Rule
+from seamgate.policy.overrides import Overrides, find_overrides
 from seamgate.policy.patterns import HostPattern, covers_as_allow, strict_readings
 
 NEIGHBOURS = 8
@@ -138,6 +139,11 @@ class Explainer:
         yield from self._target_lacks(rule, request.guest, request.target, now, fits)
         if not match.covers_method(request.method):
             yield f"method {request.method} is not one of {_some(sorted(match.methods or ()))}"
+        methods, others = _overrides(request)
+        if any(not match.covers_method(each) for each in methods):
+            yield "it does not cover the method that a header or _method asks for instead"
+        if any(not match.covers_path(each) for each in others):
+            yield "it does not cover the path that a header names instead"
         paths = match.paths or ()
         if not covering and (len(paths) > _COMPARED or not match.covers_path(request.path)):
             yield f"path {request.path} is not {_some(each.text for each in paths)}"
@@ -169,6 +175,13 @@ class Explainer:
             yield "it has expired"
         if rule.audit and not self.shadow:
             yield "it is in audit mode"
+
+
+def _overrides(request: Request) -> Overrides:
+    try:
+        return find_overrides(request) or ((), ())
+    except TargetError:
+        return (), ()  # the request was refused for it
 
 
 def _sorted(near: list[Near]) -> list[Near]:

@@ -442,6 +442,68 @@ def test_an_allow_covers_a_path_in_each_reading(path: str, allowed: bool | None)
     assert allowed or "may read as another path" in verdict.message
 
 
+@pytest.mark.parametrize(
+    "query", ["_method=DELETE", "x=1&%5Fmethod=delete", "a=b;_METHOD=Delete", "_%6Dethod=%44ELETE"]
+)
+def test_a_ban_of_a_method_covers_a_parameter_that_asks_for_it(query: str) -> None:
+    """Symfony, Laravel and others take `_method` from the query."""
+    verdict = judge(load(NO_DELETE), f"POST https://a.test/x?{query}")
+    assert (verdict.reason, verdict.rule) == (Reason.RULE_DENIED, "no-delete")
+    assert judge(load(NO_DELETE), "POST https://a.test/x?method=DELETE&x_method=DELETE&q=_method%3DDELETE").allowed
+
+
+ELSEWHERE = """
+- id: pub
+  allow: {hosts: [a.test], methods: [GET, POST], paths: ["/pub/**", "/free/*"]}
+- id: no-admin
+  deny: {hosts: [a.test], paths: ["/pub/admin/**"]}
+  except: {guests: {team: research}, paths: [/pub/admin/log]}
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["x-original-url", "x-rewrite-url", "x_original_url", "x.forwarded.uri", "x-original-uri"]
+)
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("/pub/x", "/pub/y", Reason.ALLOWED),
+        ("/pub/x", "/free/y", Reason.ALLOWED),
+        ("/pub/x", "/pub/admin/keys", Reason.RULE_DENIED),
+        ("/pub/x", "/pub/Admin%20/keys", Reason.RULE_DENIED),
+        ("/pub/admin/log", "/pub/admin/log", Reason.ALLOWED),
+        ("/pub/admin/log", "/pub/admin/keys", Reason.RULE_DENIED),
+        ("/pub/admin/keys", "/pub/admin/log", Reason.RULE_DENIED),
+        ("/pub/x", "/private", Reason.NO_RULE_MATCHED),
+        ("/pub/x", "/free/a%3Fb/c", Reason.NO_RULE_MATCHED),
+        ("/private", "/pub/x", Reason.NO_RULE_MATCHED),
+        ("/pub/x", "/pub/../private", Reason.BAD_PATH),
+        ("/pub/x", "/pub/y?admin=1", Reason.BAD_PATH),
+        ("/pub/x", "https://a.test/pub/y", Reason.BAD_PATH),
+        ("/pub/x", "pub/y", Reason.BAD_PATH),
+    ],
+)
+def test_a_path_in_a_header_is_a_path(name: str, path: str, value: str, reason: Reason) -> None:
+    """X-Original-URL and its kin name another reading of the path: denies cover it, allows and exceptions must."""
+    verdict = judge(load(ELSEWHERE), f"GET https://a.test{path}", headers={name: value})
+    assert verdict.reason is reason
+
+
+def test_an_allow_covers_the_method_that_a_header_asks_for() -> None:
+    """What an origin may take for the method must be allowed as well, and the denial says what was lacking."""
+    verdict = judge(load(ELSEWHERE), "POST https://a.test/pub/x", headers={"x-http-method-override": "PATCH"})
+    assert verdict.reason is Reason.NO_RULE_MATCHED
+    assert "the method that a header" in verdict.message
+    assert judge(load(ELSEWHERE), "POST https://a.test/pub/x", headers={"x-http-method-override": "GET"}).allowed
+
+
+def test_a_request_names_few_other_paths() -> None:
+    """Each is looked up, so there are four at most."""
+    names = ("x-original-url", "x-rewrite-url", "x-original-uri", "x-forwarded-uri", "x-override-url")
+    sent = {name: f"/pub/{index}" for index, name in enumerate(names)}
+    assert judge(load(ELSEWHERE), "GET https://a.test/pub/x", headers=sent).reason is Reason.BAD_PATH
+
+
 def test_overrides_do_not_fill_the_cache_with_what_a_guest_sends() -> None:
     """A plan is kept per method that a header may ask for, not per text that a guest puts there."""
     evaluator = Evaluator([load(NO_DELETE)])

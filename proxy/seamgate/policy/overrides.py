@@ -1,0 +1,87 @@
+"""What a request asks an origin to take instead of its method and path: other readings of it.
+
+Rails, Spring, Express, Django, Laravel and others take a method from a header, or from the parameter `_method`; IIS
+with its rewriting, Zend, Symfony before 4.2 (CVE-2018-14773) and servers behind proxies take a path from a header. Called
+by `evaluation` for each request, so that most of them cost one look at the first letter of their headers' names. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeAlias
+from urllib.parse import unquote_plus
+
+from seamgate.errors import Reason, TargetError
+from seamgate.flow import Headers, Request
+from seamgate.paths import canonical_path
+
+Overrides: TypeAlias = "tuple[tuple[str, ...], ...]"
+"""(methods, upper-case, and canonical paths); () for none."""
+
+METHOD_HEADERS: Final = frozenset({b"x-http-method-override", b"x-method-override", b"x-http-method"})
+PATH_HEADERS: Final = frozenset(
+    {
+        b"x-original-url", b"x-rewrite-url", b"x-original-uri", b"x-forwarded-uri", b"x-http-path-override",
+        b"x-override-url", b"x-original-path", b"x-forwarded-path", b"x-envoy-original-path", b"x-rewrite-uri",
+    }
+)  # fmt: skip
+_METHOD_SIZE = 32
+_MOST_PATHS = 4
+_EITHER: Final = METHOD_HEADERS | PATH_HEADERS
+# What a CGI-like server can't tell from "-" in a header's name (see `folding.fold_header`).
+_MARKS: Final = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
+# A parameter that is `_method`, or whose name has an escape and may be.
+_MAYBE: Final = re.compile(r"(?:\A|[&;])(?:_method|[^=&;]*%)", re.IGNORECASE)
+
+
+def find_overrides(request: Request) -> Overrides:
+    """Return the methods and paths that an origin may take instead of the request's own.
+
+    Raises:
+        TargetError: with reason BAD_PATH; a header names a path that is not canonical, or a query with it, or there are
+            too many.
+    """
+    query = request.query
+    asked = _asked_in(query) if query and _MAYBE.search(query) else []
+    found: Headers = ()
+    for field in request.headers:
+        name = field[0]
+        if name.startswith(b"x") and name.translate(_MARKS) in _EITHER:
+            found = (*found, field)
+    return _read(found, asked) if found or asked else ()
+
+
+def name_overrides(overrides: Overrides) -> Headers:
+    """Return headers that ask for the same: for messages on a request of which no more is known."""
+    methods, paths = overrides or ((), ())
+    asked = [(b"x-http-method", each.encode("latin-1", "replace")) for each in methods]
+    return tuple(asked + [(b"x-original-url", each.encode("ascii")) for each in paths])
+
+
+def _read(found: Headers, asked: list[str]) -> Overrides:
+    paths: dict[str, None] = {}
+    for name, value in found:
+        if name.translate(_MARKS) in METHOD_HEADERS:
+            asked += value.decode("latin-1").split(",")
+        else:
+            paths[_path(name, value)] = None
+    if len(paths) > _MOST_PATHS:
+        raise TargetError(f"headers name more than {_MOST_PATHS} other paths", reason=Reason.BAD_PATH)
+    methods = {each.strip().upper() for each in asked}
+    # What is longer than any method stays something that no exception covers, but is no key of a cache.
+    return tuple(sorted({each if len(each) <= _METHOD_SIZE else "?" for each in methods})), tuple(paths)
+
+
+def _path(name: bytes, value: bytes) -> str:
+    text = value.strip().decode("latin-1")
+    try:
+        return canonical_path(text)
+    except TargetError:
+        header = name.decode("latin-1")
+        message = f"the header {header} would have some origins serve another path, and can't be judged: leave it out"
+        raise TargetError(message, reason=Reason.BAD_PATH) from None
+
+
+def _asked_in(query: str) -> list[str]:
+    pairs = [part.partition("=") for part in re.split("[&;]", query)]
+    return [unquote_plus(value) for name, _, value in pairs if unquote_plus(name).lower() == "_method"]
