@@ -332,8 +332,8 @@ class Exchange:
             self._upload.filters = filters
             if filters is not None and filters.changed_head and not self._still_allowed(headers):
                 return
-        inspected, supplies = bool(self._verdict.inspect), self._supplies
-        self._outgoing = make_head(request, headers, supplies, seam.placeholders, inspected=inspected)
+        inspected, self._upload.supplies = bool(self._verdict.inspect), self._supplies
+        self._outgoing = make_head(request, headers, self._supplies, seam.placeholders, inspected=inspected)
         if self._supplies:
             seam.write_ahead(self._record(_BEGIN, None), self, self._written_ahead)
         else:

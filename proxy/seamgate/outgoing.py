@@ -11,6 +11,7 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Request, Supply
 from seamgate.headers import Headers, apply_amendment, find_header
+from seamgate.policy.folding import fold_header
 from seamgate.protocol.coding import narrow_accept_encoding
 from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
 
@@ -46,3 +47,19 @@ def make_head(
     if inspected:
         headers = apply_amendment(headers, (), RANGE_HEADERS)
     return headers, query
+
+
+def check_trailers(trailers: Headers, supplies: Sequence[Supply]) -> None:
+    """Refuse trailers that stand for a header which a credential sets or removes: some servers merge them in the head.
+
+    Raises:
+        CredentialError: with reason CREDENTIAL_UNBOUND; there is one, in any spelling that a server may take for it.
+    """
+    names = {name for supply in supplies for name, _ in supply.set_headers}
+    names.update(name for supply in supplies for name in supply.remove_headers)
+    kept = {fold_header(name.decode("latin-1")) for name in names}
+    if any(fold_header(name.decode("latin-1")) in kept for name, _ in trailers):
+        message = (
+            "a trailer has the name of a header that a credential of the deciding rule sets or removes: leave it out"
+        )
+        raise CredentialError(message, reason=Reason.CREDENTIAL_UNBOUND)

@@ -6,13 +6,15 @@ little while a session is opened, up to a limit where rules look into the body. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason, SeamgateError
 from seamgate.filters import Filters
-from seamgate.flow import BodyState
+from seamgate.flow import BodyState, Supply
 from seamgate.headers import Headers, join_header
+from seamgate.outgoing import check_trailers
 from seamgate.protocol.coding import Caps, UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED
 from seamgate.sides import UpstreamSide
@@ -97,6 +99,7 @@ class Upload:
         "kept",
         "length",
         "repeatable",
+        "supplies",
         "trailers",
     )
 
@@ -107,6 +110,7 @@ class Upload:
         self._judged_bytes = 0
         self.done = length == 0
         self.trailers: Headers = ()
+        self.supplies: Sequence[Supply] = ()
         self.held: list[bytes] = []
         self.held_bytes = 0
         self.body_bytes = 0
@@ -197,7 +201,7 @@ class Upload:
             repeatable: whether the method permits to send it again although it may have been looked at: once.
 
         Raises:
-            SeamgateError: a placeholder stands in the trailers.
+            SeamgateError: a placeholder stands in the trailers, or a header that a credential sets.
         """
         for piece in pieces:
             if piece:
@@ -242,4 +246,6 @@ class Upload:
             return
         if self.trailers and placeholders.left_over(self.trailers) is not None:
             raise CredentialError("a placeholder stands in the trailers", reason=Reason.PLACEHOLDER_MISPLACED)
+        if self.trailers and self.supplies:
+            check_trailers(self.trailers, self.supplies)
         session.send_end(self.trailers)
