@@ -16,6 +16,7 @@ import yaml
 
 from seamgate.cli.serve import serve
 from seamgate.config import parse_config
+from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
 from seamgate.policy.loader import parse_policy
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -40,6 +41,12 @@ def pod() -> dict[str, Any]:
     return spec
 
 
+def sample_agent() -> dict[str, Any]:
+    """Return the pod of the sample agent, metadata included."""
+    [found] = of_kind("Pod")
+    return found
+
+
 def unit() -> configparser.ConfigParser:
     """Return the systemd unit; of a key that comes twice, the last value."""
     parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",), delimiters=("=",))
@@ -59,24 +66,24 @@ def test_the_configuration_of_the_manifests_loads() -> None:
 
 def test_every_mount_has_its_volume() -> None:
     """What is mounted is declared, and what is declared is mounted."""
-    spec = pod()
-    containers = [*spec["initContainers"], *spec["containers"]]
-    mounted = {mount["name"] for container in containers for mount in container["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in spec["volumes"]}
+    for spec in (pod(), sample_agent()["spec"]):
+        containers = [*spec.get("initContainers", []), *spec["containers"]]
+        mounted = {mount["name"] for container in containers for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in spec["volumes"]}
 
 
 def test_pods_have_no_rights() -> None:
     """No root, no capability, no writable root, no token of the cluster, in each container."""
-    spec = pod()
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert spec["automountServiceAccountToken"] is False
-    for container in (*spec["initContainers"], *spec["containers"]):
-        rights = container["securityContext"]
-        assert rights == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-        }  # fmt: skip
-        assert "memory" in container["resources"]["limits"]
+    for spec in (pod(), sample_agent()["spec"]):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        for container in (*spec.get("initContainers", []), *spec["containers"]):
+            rights = container["securityContext"]
+            assert rights == {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+            assert "memory" in container["resources"]["limits"]
 
 
 def test_no_service_leads_to_the_admin_listener() -> None:
@@ -97,6 +104,40 @@ def test_agents_are_held_by_default() -> None:
     assert held["spec"]["policyTypes"] == ["Ingress", "Egress"]
     assert held["spec"]["ingress"] == []
     assert all(rule["to"] and rule["ports"] for rule in held["spec"]["egress"])
+
+
+def test_the_sample_agent_finds_the_gateway() -> None:
+    """Held by the policies, it needs no DNS: the service's address, which Kubernetes gives it."""
+    [service] = of_kind("Service")
+    [config_map] = of_kind("ConfigMap")
+    config = parse_config(config_map["data"]["seamgate.yaml"], "seamgate.yaml", base=Path("/etc/seamgate"))
+    agent = sample_agent()
+    assert agent["metadata"]["labels"] == {"seamgate.dev/guest": "true"}
+    assert agent["spec"]["enableServiceLinks"] is True
+    [container] = agent["spec"]["containers"]
+    values = {each["name"]: each.get("value", "") for each in container["env"]}
+    host = f"$({service['metadata']['name'].upper()}_SERVICE_HOST)"
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    [guest] = config.guests
+    assert values["HTTPS_PROXY"] == values["HTTP_PROXY"] == f"http://{guest}:$(SEAMGATE_TOKEN)@{host}:{ports['proxy']}"
+    assert config.entries.base_url is not None
+    [route] = config.entries.base_url.routes
+    assert values["ANTHROPIC_BASE_URL"] == f"http://{host}:{ports['base-url']}/~$(SEAMGATE_TOKEN)/{route}"
+
+
+def test_the_sample_agent_holds_no_secret_but_its_token() -> None:
+    """The key is a placeholder of a credential that is there; the CA is its certificate alone."""
+    [config_map] = of_kind("ConfigMap")
+    config = parse_config(config_map["data"]["seamgate.yaml"], "seamgate.yaml", base=Path("/etc/seamgate"))
+    spec = sample_agent()["spec"]
+    [container] = spec["containers"]
+    values = {each["name"]: each.get("value", "") for each in container["env"]}
+    assert values["ANTHROPIC_API_KEY"] == f"{DEFAULT_PLACEHOLDER_PREFIX}anthropic"
+    assert "anthropic" in config.credentials
+    assert [each["name"] for each in container["env"] if "valueFrom" in each] == ["SEAMGATE_TOKEN"]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "ca"]
+    assert values["SSL_CERT_FILE"] == f"{mount['mountPath']}/ca.pem"
+    assert not [volume for volume in spec["volumes"] if "secret" in volume]
 
 
 def test_stops_are_longer_than_the_grace() -> None:
