@@ -67,6 +67,30 @@ def test_the_guest_gets_placeholders_and_a_proxy(tmp_path: Path) -> None:
     assert environment["SSL_CERT_FILE"] == str(tmp_path / ".local/share/seamgate/ca/ca.pem")
 
 
+@pytest.mark.parametrize("isolation", ["proxy", "netns"])
+def test_without_a_configuration_no_secret_is_handed_on(isolation: str, tmp_path: Path) -> None:
+    """The key of an allowed host is a placeholder, other secrets are not there; the start says so, without a value."""
+    secrets = {"ANTHROPIC_API_KEY": "sk-ant-the-real-value-123456", "ACME_TOKEN": "acme-token-1234567890"}
+    env = {**secrets, "OPENAI_API_KEY": "sk-openai-kept-1234567890", "PLAIN": "plain"}
+    options = ("--summary", "--isolation", isolation, "--allow", "api.anthropic.com", "--keep-env", "OPENAI_API_KEY")
+    done = seamgate("run", *options, *_python(_PRINT_ENVIRONMENT), home=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    environment = json.loads(done.stdout)
+    assert environment["ANTHROPIC_API_KEY"] == "sgph-anthropic"
+    assert "ACME_TOKEN" not in environment
+    assert (environment["OPENAI_API_KEY"], environment["PLAIN"]) == (env["OPENAI_API_KEY"], "plain")
+    assert "ANTHROPIC_API_KEY: the program gets a placeholder" in done.stderr
+    assert re.search(r"withheld from the program: .*\bACME_TOKEN\b", done.stderr)
+    assert not [value for value in secrets.values() if value in done.stdout + done.stderr]
+
+
+def test_keep_env_does_not_widen_a_configuration(tmp_path: Path) -> None:
+    """With -c its credentials say what is secret; the option is refused there."""
+    done = seamgate("run", "-c", str(_config(tmp_path)), "--keep-env", "PATH", "--", "true", home=tmp_path)
+    assert done.returncode == 2
+    assert "--keep-env is for runs without -c" in done.stderr
+
+
 def test_a_run_keeps_a_journal_of_its_own(tmp_path: Path) -> None:
     """Two runs of one configuration at once don't meet: each writes beside the configured journal, and both verify."""
     path = _config(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     """What is to be run: under which configuration, with which labels, where the journal is.
 
     Attributes:
+        environ: what the program's environment is made of.
         template: of a guest in a microVM; "": the one of the program's Python.
     """
 
@@ -33,6 +33,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     labels: Mapping[str, str]
     journal: Path
     command: Sequence[str]
+    environ: Mapping[str, str]
     template: str = ""
 
 
@@ -114,7 +115,7 @@ async def _behind_proxy(run: Run) -> int:
     private = launch.private_config(run.config, token=token, labels=run.labels, audit_path=run.journal)
     async with Gateway(private) as gateway:
         # Of the whole configuration, so that the tokens of its other guests are taken out too.
-        environment = launch.guest_environment(run.config, gateway.addresses, gateway.ca_path, token, os.environ)
+        environment = launch.guest_environment(run.config, gateway.addresses, gateway.ca_path, token, run.environ)
         return await launch.run_program(run.command, environment)
 
 
@@ -129,7 +130,7 @@ async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
     with contextlib.suppress(OSError):  # where this user can't make it, a guest can't put anything there either
         config.audit.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with Gateway(private) as gateway:
-        environment = launch.guest_environment(config, addresses, gateway.ca_path, "", os.environ)
+        environment = launch.guest_environment(config, addresses, gateway.ca_path, "", run.environ)
         environment |= {"NO_PROXY": OWN_HOSTS, "no_proxy": OWN_HOSTS, "npm_config_noproxy": OWN_HOSTS}
         command = launch.find_program(run.command, environment)
         assert private.entries.netns is not None

@@ -189,7 +189,7 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
             stdin=0,
             idle=IdlePolicy(idle.trim_s, idle.park_s, idle.hibernate_s),
             on_change=ring.changed,
-            env=launch.microvm_environment(config, os.environ),
+            env=launch.microvm_environment(config, run.environ),
             on_ready=lambda tier: say(
                 f"isolation kvm ({tier}): a microVM without a kernel, whose only way out is here"
             ),

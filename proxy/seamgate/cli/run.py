@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import uvloop
 from seamgate import launch
 from seamgate.ca.store import init_ca
 from seamgate.cli.allow import allow_hosts
+from seamgate.cli.brokering import broker
 from seamgate.cli.isolation import Run, run_isolated
 from seamgate.cli.summary import render_summary, summarise
 from seamgate.config import BUILTIN_PLUGINS, Config, load_config
@@ -38,6 +40,13 @@ _NO_HOST = "invalid"
     help="Take policies, credentials and plugins from this seamgate.yaml. [env: SEAMGATE_CONFIG]",
 )
 @click.option("--allow", "allowed", multiple=True, metavar="HOST[:PORT]", help="Without -c: allow https to this host.")
+@click.option(
+    "--keep-env",
+    "kept",
+    multiple=True,
+    metavar="NAME",
+    help="Without -c: give the program this variable as it is, though it looks like a secret.",
+)
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the guest, for policies.")
 @click.option(
     "--isolation",
@@ -64,6 +73,7 @@ def run(
     context: click.Context,
     config_path: Path | None,
     allowed: tuple[str, ...],
+    kept: tuple[str, ...],
     labels: tuple[str, ...],
     isolation: str,
     own_ca: bool,
@@ -82,13 +92,20 @@ def run(
     The program gets the variables that make clients use the gateway and trust its CA (in a microVM it needs none), and
     placeholders where the gateway's environment holds credentials. Exit code: the program's own.
 
+    Without -c, a well-known credential in your environment (ANTHROPIC_API_KEY, OPENAI_API_KEY, GITHUB_TOKEN ...) is one
+    where --allow covers its host: the program gets a placeholder, and the key goes in on the way. Every other variable
+    that looks like a secret is withheld from the program; --keep-env NAME hands it on.
+
     Each run has a journal of its own, `runs/DATE-PID.jsonl` beside the journal that the configuration names (without
     one, in the user's state directory): read it with `seamgate audit tail PATH`.
     """
     talkative = sys.stderr.isatty() if summary is None else summary
     configure_logging("auto", log_level, color=context.color)
     with _scratch() as scratch:
-        config = _configuration(config_path, allowed, scratch)
+        if config_path is not None:
+            config, environ = _configured(config_path, allowed, kept), os.environ
+        else:
+            config, environ = _unconfigured(allowed, kept, scratch, talkative)
         if own_ca or config.ca.each_run:
             config = _with_own_ca(config, scratch, _parse_labels(labels), talkative)
         else:
@@ -96,7 +113,7 @@ def run(
         journal = (audit_path or launch.run_journal(config.audit)).absolute()
         journal = journal.parent.resolve() / journal.name  # a link that turns later leads no guest to it
         launch.forbid_inspection()
-        wanted = Run(config, _parse_labels(labels), journal, command, template)
+        wanted = Run(config, _parse_labels(labels), journal, command, environ, template)
         code = uvloop.run(_run(wanted, isolation, talkative))
         if talkative:
             click.echo(render_summary(summarise(journal), journal), err=True)
@@ -127,16 +144,29 @@ def _say_nothing(_: str) -> None:
     """Standard error is the program's alone."""
 
 
-def _configuration(path: Path | None, allowed: Sequence[str], scratch: Path) -> Config:
-    if path is not None:
-        if allowed:
-            raise click.UsageError("--allow is for runs without -c: with it, the configuration's policies decide")
-        return load_config(path)
+def _configured(path: Path, allowed: Sequence[str], kept: Sequence[str]) -> Config:
+    if allowed:
+        raise click.UsageError("--allow is for runs without -c: with it, the configuration's policies decide")
+    if kept:
+        raise click.UsageError(
+            "--keep-env is for runs without -c: with it, `credentials:` says which variables are secrets"
+        )
+    return load_config(path)
+
+
+def _unconfigured(
+    allowed: Sequence[str], kept: Sequence[str], scratch: Path, talkative: bool
+) -> tuple[Config, Mapping[str, str]]:
+    """Return a configuration for --allow, and the caller's environment without what is withheld from the program."""
+    found = broker(os.environ, allowed, kept)
     policy = scratch / "run.policy.yaml"
-    policy.write_text(allow_hosts(allowed), encoding="utf-8")
+    policy.write_text(allow_hosts(allowed, found.by_host), encoding="utf-8")
     if not allowed and sys.stderr.isatty():
         _say("no policy: everything is denied; use --allow HOST, or -c seamgate.yaml (`seamgate init` writes one)")
-    return Config(source="seamgate run", base=Path.cwd(), policies=(str(policy),))
+    for line in found.told() if talkative else ():
+        _say(line)
+    config = Config(source="seamgate run", base=Path.cwd(), policies=(str(policy),), credentials=found.credentials)
+    return config, {name: value for name, value in os.environ.items() if name not in found.withheld}
 
 
 def _with_ca(config: Config, scratch: Path, talkative: bool, *, may_move: bool) -> Config:
