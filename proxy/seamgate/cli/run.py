@@ -102,6 +102,7 @@ def run(
     talkative = sys.stderr.isatty() if summary is None else summary
     configure_logging("auto", log_level, color=context.color)
     with _scratch() as scratch:
+        environ: Mapping[str, str]
         if config_path is not None:
             config, environ = _configured(config_path, allowed, kept), os.environ
         else:
