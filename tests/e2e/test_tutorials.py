@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,16 @@ def test_a_tutorial_is_true(name: str, tmp_path: Path) -> None:
     try:
         for step in parse_tutorial((_DOCS / name).read_text(encoding="utf-8")):
             if isinstance(step, File):
-                (tmp_path / step.name).write_text(step.text, encoding="utf-8")
+                _write(tmp_path / step.name, step)
             else:
                 _type(shell, step)
     finally:
         shell.close()
+
+
+def _write(path: Path, file: File) -> None:
+    assert path.exists() is file.replaces, f"{file.name}: the tutorial has to say whether a file is replaced"
+    path.write_text(file.text, encoding="utf-8")
 
 
 def _type(shell: Shell, command: Command) -> None:
@@ -37,6 +43,15 @@ def _type(shell: Shell, command: Command) -> None:
     told = f"$ {command.text}\nshould print\n{command.output}\nand printed (exit code {exit_code})\n{output}"
     assert exit_code == command.exit_code, told
     assert matches(command.output, output), told
+
+
+@pytest.mark.parametrize("name", _TUTORIALS)
+def test_names_of_files_are_there_to_read(name: str) -> None:
+    """Each tutorial has files, and none that only a comment names, which no reader of the page sees."""
+    text = (_DOCS / name).read_text(encoding="utf-8")
+    assert "<!-- file" not in text
+    files = [step for step in parse_tutorial(text) if isinstance(step, File)]
+    assert len(files) == len(re.findall(r"^```(?:yaml|python|toml)$", text, re.MULTILINE)) > 0
 
 
 @pytest.mark.parametrize(

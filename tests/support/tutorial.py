@@ -1,8 +1,9 @@
 """Runs a tutorial: writes the files that it shows, types its commands into one shell, compares what they print.
 
-In the Markdown, `<!-- file: NAME -->` before a block makes a file of it. In a `console` block a line `$ COMMAND` is
-typed, lines `> ...` go on with it, and what follows is the output: `...` stands for any text, alone on a line for any
-lines. Every command must exit with 0; `<!-- exit: N -->` before a block says what its last one exits with.
+In the Markdown, a file's name above a block (`NAME`: or `NAME`, in place of WHAT:) makes a file of it: what a
+reader sees is what is written; one that is there must be said to be replaced. In a `console` block a line `$ COMMAND`
+is typed, lines `> ...` go on with it, and what follows is the output: `...` stands for any text, alone on a line for
+any lines. Every command must exit with 0; `<!-- exit: N -->` before a block says what its last one exits with.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ import msgspec
 
 from support.cli import environment
 
-_BLOCK = re.compile(r"(?:<!-- (file|exit): (.+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(?:^`(?P<file>[^`\n]+)`(?P<replaces>, in place of [^\n]+)?:\n\n|^<!-- exit: (?P<exit>\d+) -->\n)?"
+    r"^```(?P<language>\w+)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 _MARK = "---the-command-is-over---"
 
 
@@ -32,19 +37,20 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class File(msgspec.Struct, frozen=True):
-    """What a reader is told to write."""
+    """What a reader is told to write, and whether in place of a file that is there."""
 
     name: str
     text: str
+    replaces: bool
 
 
 def parse_tutorial(markdown: str) -> Iterator[Command | File]:
     """Return what a reader does, in order."""
-    for kind, value, language, body in _BLOCK.findall(markdown):
-        if kind == "file":
-            yield File(value, body)
-        elif language == "console":
-            yield from _commands(body, int(value) if kind == "exit" else 0)
+    for block in _BLOCK.finditer(markdown):
+        if block["file"] is not None:
+            yield File(block["file"], block["body"], block["replaces"] is not None)
+        elif block["language"] == "console":
+            yield from _commands(block["body"], int(block["exit"] or 0))
 
 
 def _commands(body: str, last_exit_code: int) -> Iterator[Command]:
