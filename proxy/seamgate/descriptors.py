@@ -24,7 +24,7 @@ def fit_connections(wanted: int) -> int:
     Only as far as that: programs that this process starts inherit it, and some walk over all descriptors there may be.
 
     Returns:
-        `wanted`, or what fits into the limit; then a warning says so.
+        `wanted`, or what fits into the limit; then the log says so, as a warning where that is less than half.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = 2 * wanted + SPARE
@@ -38,7 +38,8 @@ def fit_connections(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= need:
         return wanted
     fitting = max(1, (soft - SPARE) // 2)
-    log.warning(
+    tell = log.warning if fitting < wanted // 2 else log.info
+    tell(
         "fewer connections than configured: the limit of open files is too low",
         connections=fitting,
         configured=wanted,

@@ -28,7 +28,7 @@ import msgspec
 from seamgate.audit.config import AuditConfig, default_path
 from seamgate.audit.head import head_path
 from seamgate.ca.environment import client_environment
-from seamgate.ca.store import CaConfig, CaFiles, default_directory, init_ca
+from seamgate.ca.store import CaConfig, CaFiles, default_directory, init_ca, is_ca_there
 from seamgate.config import AdminConfig, BaseUrlEntry, Config, Entries, KvmEntry, NetnsEntry, ProxyEntry
 from seamgate.credentials.config import shown_placeholder
 from seamgate.entry.identity import GuestConfig, TokenSource
@@ -187,7 +187,7 @@ def ensure_ca(directory: Path) -> bool:
         ConfigError: it can't be written.
     """
     files = CaFiles(directory)
-    if files.key.exists() or files.certificate.exists():
+    if is_ca_there(files):
         return False
     try:
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

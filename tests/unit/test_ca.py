@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import json
 import os
+import re
 import shlex
 import ssl
 import stat
@@ -28,6 +29,7 @@ from seamgate.ca.leaf import CertificateAuthority, LeafForbidden, load_authority
 from seamgate.ca.store import CaConfig, CaFiles, init_ca, load_ca
 from seamgate.cli.ca import ca as ca_command
 from seamgate.errors import ConfigError, Reason, TargetError
+from support.cli import seamgate
 
 NOW = datetime.datetime(2026, 12, 1, 9, tzinfo=datetime.UTC)
 
@@ -187,6 +189,16 @@ def test_missing_ca_says_how_to_make_one(tmp_path: Path) -> None:
     """Without a CA the message is the command that makes one."""
     with pytest.raises(ConfigError, match="seamgate ca init"):
         load_ca(tmp_path)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_an_error(tmp_path: Path) -> None:
+    """Nobody can tell whether there is a CA: not "none", no traceback. A loop of links is one, for root too."""
+    (tmp_path / "ca").symlink_to("ca")
+    with pytest.raises(ConfigError, match="can't be read"):
+        load_ca(tmp_path / "ca")
+    done = seamgate("ca", "show", "--dir", str(tmp_path / "ca"), home=tmp_path)
+    assert done.returncode == 2
+    assert re.match(r"error: the CA in \S+ can't be read: ", done.stderr)
 
 
 def test_ca_out_of_time_is_refused(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def init_ca(
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(directory):
-            if not force and (files.key.exists() or files.certificate.exists()):
+            if not force and is_ca_there(files):
                 raise ConfigError(f"there is a CA in {directory} already; use it, or replace it with --force")
             _write_all(files, key, certificate)
     except OSError as exc:
@@ -258,6 +258,28 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         draft.unlink(missing_ok=True)
 
 
+def is_ca_there(files: CaFiles) -> bool:
+    """Return whether there is a CA, or a part of one.
+
+    Raises:
+        ConfigError: this user may not look into the folder, so nobody can tell.
+    """
+    try:
+        # Not Path.exists(), which raises or says False for what can't be looked at, as the version of Python has it.
+        for path in (files.key, files.certificate):
+            try:
+                path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            return True
+    except OSError as error:
+        raise ConfigError(
+            f"the CA in {files.directory} can't be read: {error.strerror}; give the folder to the gateway's user, or "
+            "name another one"
+        ) from None
+    return False
+
+
 def load_ca(directory: Path, *, now: datetime.datetime | None = None) -> CaMaterial:
     """Load the CA and check that it can be trusted with being trusted.
 
@@ -265,7 +287,7 @@ def load_ca(directory: Path, *, now: datetime.datetime | None = None) -> CaMater
         ConfigError: it is missing, readable by others, expired, or its parts do not belong together; with what to do.
     """
     files = CaFiles(directory)
-    if not files.certificate.exists() and not files.key.exists():
+    if not is_ca_there(files):
         raise ConfigError(f"there is no CA in {directory}: make one with `seamgate ca init`")
     key = _load_key(files.key)
     certificate = _load_certificate(files.certificate)

@@ -47,6 +47,8 @@ def _readable() -> Iterator[None]:
         yield
     except AuditError as error:
         raise _CantRead(error.message) from None
+    except BrokenPipeError:
+        raise  # who reads our output has had enough, which is no fault of the journal: click ends quietly
     except OSError as error:
         raise _CantRead(f"the journal can't be read: {error.strerror} ({error.filename})") from None
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from seamgate.ca.store import CaFiles, default_directory, load_ca
+from seamgate.ca.store import CaFiles, default_directory, is_ca_there, load_ca
 from seamgate.cli.doctor_gateway import check_credentials, check_ports
 from seamgate.cli.findings import Finding, Level, Setting
 from seamgate.config import load_config, split_listen
@@ -92,7 +92,7 @@ def check_trust_store(setting: Setting) -> Finding:
     """Upstreams can be verified, and not with the gateway's own CA."""
     own = CaFiles(setting.ca_dir).certificate
     named = os.environ.get("SSL_CERT_FILE", "")
-    if named and own.exists() and Path(named).exists() and own.samefile(named):
+    if named and _is_same_file(own, Path(named)):
         advice = "unset SSL_CERT_FILE in the gateway's own environment; it is for guests only"
         return Finding("trust store", Level.FAIL, "SSL_CERT_FILE names the gateway's own CA as the only root", advice)
     try:
@@ -101,6 +101,14 @@ def check_trust_store(setting: Setting) -> Finding:
         return Finding("trust store", Level.FAIL, exc.message, "apt install ca-certificates")
     count = context.cert_store_stats()["x509_ca"]
     return Finding("trust store", Level.OK, f"{count} roots" if count else "a folder of roots")
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    """Return whether both are there and one; what this user may not look at is no root of ours."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def check_resolver(setting: Setting) -> Iterable[Finding]:
@@ -138,9 +146,9 @@ async def _ask(server: Server) -> str:
 def check_ca(setting: Setting) -> Finding:
     """The gateway's CA is there, valid, and its key is private."""
     files = CaFiles(setting.ca_dir)
-    if not files.certificate.exists() and not files.key.exists():
-        return Finding("ca", Level.WARN, f"none in {setting.ca_dir}", "make one with `seamgate ca init`")
     try:
+        if not is_ca_there(files):
+            return Finding("ca", Level.WARN, f"none in {setting.ca_dir}", "make one with `seamgate ca init`")
         certificate = load_ca(setting.ca_dir).certificate
     except ConfigError as exc:
         return Finding("ca", Level.FAIL, exc.message)
@@ -156,7 +164,7 @@ def check_audit(setting: Setting) -> Iterable[Finding]:
     folder = setting.audit_dir
     if folder is None:
         return
-    there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), Path("/"))
+    there = next((each for each in (folder, *folder.absolute().parents) if _is_there(each)), Path("/"))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         advice = f"`mkdir -p {folder}` and give it to the user that runs the gateway"
         yield Finding("audit", Level.FAIL, f"{there} is no folder that can be written to", advice)
@@ -167,6 +175,11 @@ def check_audit(setting: Setting) -> Iterable[Finding]:
         yield Finding("audit", Level.WARN, f"only {free_mib} MiB are free for {folder}", advice)
     else:
         yield Finding("audit", Level.OK, f"{folder}, {free_mib >> 10} GiB free")
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether something is there, as far as this user may see."""
+    return os.path.exists(path)  # Path.exists() raises where a folder may not be looked into
 
 
 def check_files(_: Setting) -> Finding:
@@ -326,8 +339,14 @@ def examine(setting: Setting, checks: Iterable[Check] = CHECKS) -> list[Finding]
     """Run the checks, return what they found, in order."""
     findings: list[Finding] = []
     for check in checks:
-        found = check(setting)
-        findings.extend([found] if isinstance(found, Finding) else found)
+        try:
+            found = check(setting)
+            findings.extend([found] if isinstance(found, Finding) else found)
+        except OSError as error:  # what can't be looked at is a finding too, and the other checks go on
+            name = check.__name__.removeprefix("check_").replace("_", " ")
+            where = f" ({error.filename})" if error.filename else ""
+            advice = "run it as the gateway's user, and give that user what it needs to read"
+            findings.append(Finding(name, Level.FAIL, f"{error.strerror or error}{where}", advice))
     return findings
 
 

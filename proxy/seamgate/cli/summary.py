@@ -52,12 +52,16 @@ def summarise(journal: Path) -> Summary:
     return Summary(allowed, denials.total(), tuple(denials.most_common()))
 
 
+def _counted(count: int, what: str, color: str) -> str:
+    return click.style(f"{count} {what}", fg=color) if count else f"0 {what}"
+
+
 def render_summary(summary: Summary, journal: Path) -> str:
     """Return the text for people."""
     total = summary.allowed + summary.denied
     head = f"seamgate: {total} request{'' if total == 1 else 's'}, "
-    allowed = click.style(f"{summary.allowed} allowed", fg="green" if summary.allowed else None)
-    denied = click.style(f"{summary.denied} denied", fg="red" if summary.denied else None)
+    allowed = _counted(summary.allowed, "allowed", "green")
+    denied = _counted(summary.denied, "denied", "red")
     lines = [f"{head}{allowed}, {denied}"]
     for denial, count in summary.denials[:_SHOWN]:
         rule = f" by rule {denial.rule}" if denial.rule else ""

@@ -55,6 +55,21 @@ def test_every_finding_that_is_not_ok_says_what_to_do(tmp_path: Path, monkeypatc
         assert finding.level is Level.OK or finding.advice or "`" in finding.message
 
 
+def test_what_cannot_be_looked_at_is_a_finding(tmp_path: Path) -> None:
+    """A check that the system refuses fails by itself, with its name, and the others go on."""
+
+    def check_some_folder(_: Setting) -> Finding:
+        return Finding("some folder", Level.OK, str((tmp_path / "loop" / "x").stat()))
+
+    (tmp_path / "loop").symlink_to("loop")
+    looped = setting(tmp_path / "loop", audit_dir=tmp_path / "loop" / "audit")
+    found = examine(looped, (check_some_folder, doctor.check_ca, doctor.check_trust_store, doctor.check_audit))
+    assert [each.check for each in found] == ["some folder", "ca", "trust store", "audit"]
+    assert [each.level for each in found[:2]] == [Level.FAIL, Level.FAIL]
+    assert str(tmp_path / "loop") in found[0].message
+    assert found[0].advice
+
+
 def test_ca_missing_good_and_damaged(tmp_path: Path) -> None:
     """No CA is a warning with the command that makes one; a good one is fine; an open key is a failure."""
     here = setting(tmp_path)

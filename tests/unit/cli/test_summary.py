@@ -49,6 +49,13 @@ def test_the_most_frequent_denials_come_first(tmp_path: Path) -> None:
     assert lines[-1].endswith(f"{journal} --denied")
 
 
+def test_a_count_of_nothing_has_no_colour(tmp_path: Path) -> None:
+    """Not even the code that ends one."""
+    text = render_summary(summarise(_journal(tmp_path, _request("allow", "/"))), tmp_path)
+    assert "0 denied" in text
+    assert "\x1b[0m0" not in text and "0 denied\x1b" not in text
+
+
 def test_what_a_guest_sent_does_not_write_to_the_terminal(tmp_path: Path) -> None:
     """Paths and messages are made printable."""
     journal = _journal(tmp_path, _request("deny", "/\x1b]0;x\x07", reason="bad_path", message="bad \x1b[31m"))
