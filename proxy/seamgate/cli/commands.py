@@ -2,7 +2,7 @@
 
 `seamgate --help` and shell completion read the table alone, so that they answer at once; a command's module, with all
 that it needs, is imported when the command is called. A `SeamgateError` becomes one line, the place in the file if it
-has one, and the exit code that DESIGN.md 7 gives it.
+has one, and the exit code that docs/cli.md gives it.
 """
 
 from __future__ import annotations

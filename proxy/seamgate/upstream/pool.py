@@ -2,7 +2,7 @@
 
 Called by exchanges: `acquire` gives a warm session at once, or an awaitable of one. What may be shared is what is
 equal in the whole key: origin, TLS profile (client certificate included), isolation group of the guest, policy
-generation; and the session's address has to be among those that were validated for this request (DESIGN 1.7).
+generation; and the session's address has to be among those that were validated for this request.
 Sessions come back by themselves, see `Session.release`.
 
 Decides first, does I/O after: taking, queueing and expiring only rearrange the lists of a bucket.
