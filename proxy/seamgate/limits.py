@@ -17,8 +17,8 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Attributes:
         connections: guests' connections at once; more are refused. 10,000 idle ones cost some 200 MB. On entries that
             ask for tokens, those that have not shown one yet get half of it at most, the newest ones.
-        guest_connections: of one guest at once, tunnels and streams included; more are refused. None: three quarters of
-            `connections`, so that one guest never takes all.
+        guest_connections: of one guest at once, tunnels and streams included; more are refused. Without
+            it: three quarters of `connections`, so that one guest never takes all.
         streams: requests at once of one guest's HTTP/2 connection; further ones are refused, for the guest to repeat.
             What clients assume before they are told is 100.
         head_timeout_s: from the first byte of a request to the end of its head, and for a TLS handshake.
@@ -30,7 +30,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             is silence too. Thinking models are silent for many minutes.
         credential_timeout_s: for a source that has to be asked.
         plugin_budget_s: wall time of one synchronous plugin call.
-        request_body_bytes: longest request body where a rule says nothing; None for no limit.
+        request_body_bytes: longest request body where a rule says nothing; without it there is no limit.
         websocket_message_bytes: longest message of a WebSocket, either way, inflated. Each is held until it is whole.
         judged_body_bytes: how much of a body is held in memory for rules that look into it. Longer: unevaluable.
         held_bytes: of all that is held in memory together: bodies that wait, what HTTP/2 streams and WebSockets hold

@@ -90,3 +90,9 @@ def test_a_drawing_is_whole(page: Path) -> None:
     for text in root.iter(f"{space}text"):
         assert 0 < float(text.attrib["x"]) < width
         assert 0 < float(text.attrib["y"]) < height
+
+
+def test_the_page_of_the_configuration_speaks_of_no_code() -> None:
+    """Who writes YAML meets neither a function's name nor Python's word for nothing."""
+    page = (DOCS / "configuration.md").read_text()
+    assert re.findall(r"\w+\(\)|\bNone\b|\bTrue\b|\bFalse\b", page) == []

@@ -21,10 +21,11 @@ class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Where the journal is and how it is kept.
 
     Attributes:
-        path: the active file; its segments, head and lock lie beside it. "" means `default_path()`.
+        path: the active file; its segments, head and lock lie beside it. Without it:
+            `$SEAMGATE_AUDIT`, else `$XDG_STATE_HOME/seamgate/audit.jsonl` (`~/.local/state/seamgate/audit.jsonl`).
         query: what is recorded of a query; values are never recorded unless this says `full`.
         max_size_bytes: size at which the active file becomes a segment. Never cuts a record.
-        rotate_after_s: age in seconds at which it does, None for never.
+        rotate_after_s: age in seconds at which it does; without it, age alone never makes one.
         keep: how many finished segments are kept; older ones are deleted, and a record says so.
         keep_min_age_s: a segment that ended less than so many seconds ago is kept whatever `keep` says, so that nobody
             can push fresh records out by making many; a full disk then refuses requests. 0: only `keep` counts.

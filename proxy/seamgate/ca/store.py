@@ -43,7 +43,7 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The section `ca` of seamgate.yaml.
 
     Attributes:
-        dir: folder of the CA's files; "": `default_directory()`.
+        dir: folder of the CA's files; without it: `$XDG_DATA_HOME/seamgate/ca` (`~/.local/share/seamgate/ca`).
         leaf_hours: how long a host's certificate is valid.
         leaf_cache: hosts whose certificate and TLS context are kept.
         each_run: whether each `seamgate run` has a CA of its own, limited to the hosts that its policy could let it
