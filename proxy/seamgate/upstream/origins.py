@@ -15,8 +15,8 @@ class OriginPatterns:
         """Compile them.
 
         Args:
-            hosts: exact names or addresses, or "*.domain" for one label or more below it (what a
-                policy writes as "**.domain").
+            hosts: exact names or addresses, or `*.domain` for one label or more below it (what a
+                policy writes as `**.domain`).
             ports: which ports; empty: all.
 
         Raises:

@@ -70,8 +70,8 @@ class UpstreamProxyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             the address. "proxy": the proxy is asked for the name; where that leads is not checked by anybody here.
         login: if it wants one.
         ca: PEM file with extra roots for TLS to the proxy.
-        direct: exceptions, dialled without it: exact names or addresses, or "*.domain" for one label or more
-            below it (what a policy writes as "**.domain").
+        direct: exceptions, dialled without it: exact names or addresses, or `*.domain` for one label or more
+            below it (what a policy writes as `**.domain`).
     """
 
     url: str

@@ -41,8 +41,8 @@ class OriginTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """TLS settings of some origins. The first entry that fits a target holds.
 
     Attributes:
-        hosts: exact names or addresses, or "*.domain" for one label or more below it (what a policy
-            writes as "**.domain").
+        hosts: exact names or addresses, or `*.domain` for one label or more below it (what a policy
+            writes as `**.domain`).
         ports: which ports; empty: all.
         ca: PEM file with extra roots; "": none.
         roots: "also": `ca` besides the trust store; "only": `ca` alone.
