@@ -40,6 +40,7 @@ async def test_the_token_of_a_base_url_is_not_quoted(path: str, reason: str) -> 
         await lab.settled()
         (record,) = lab.records
         assert record.reason == reason and TOKEN not in record.message
+        assert (record.guest is None) == (reason == "unauthenticated")  # a good token is somebody's, whatever follows
         lab._claimed += 1
 
 

@@ -45,6 +45,14 @@ class Binding(Protocol):
         """
         ...
 
+    def whose(self, head: RequestHead | None) -> Guest | None:
+        """Return who sent a request that `bind` refuses, for its record; None where neither channel nor token says it.
+
+        Args:
+            head: None where what came is no request.
+        """
+        ...
+
 
 def split_target(target: str, method: str) -> tuple[str, str | None]:
     """Split an origin-form request-target into canonical path and query.
@@ -135,6 +143,10 @@ class TunnelBinding:
         """Return the tunnel's own target, whatever the head names."""
         return self._target
 
+    def whose(self, head: RequestHead | None) -> Guest | None:
+        """Return the tunnel's own guest."""
+        return self._guest
+
 
 class ProxyBinding:
     """An explicit proxy: absolute-form requests; identity by token, or by the listener."""
@@ -175,6 +187,15 @@ class ProxyBinding:
         except GuestProtocolError:
             return None
         return target
+
+    def whose(self, head: RequestHead | None) -> Guest | None:
+        """Return the listener's guest, or whose token came with it."""
+        if self.guest is not None or head is None:
+            return self.guest
+        try:
+            return self.identify(head)
+        except GuestProtocolError:
+            return None
 
 
 class RouteBinding:
@@ -217,6 +238,15 @@ class RouteBinding:
     def place(self, head: RequestHead | None) -> Target | None:
         """Return None: the route stands in the path, which may be what is wrong, or a token."""
         return None
+
+    def whose(self, head: RequestHead | None) -> Guest | None:
+        """Return the listener's guest, or whose token stands in the path."""
+        if self.guest is not None or head is None:
+            return self.guest
+        try:
+            return self._identified(head.target)[0]
+        except GuestProtocolError:
+            return None
 
     def _identified(self, asked: str) -> tuple[Guest, str]:
         """Take the token off a request-target; return whose it is and the rest.

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from seamgate.audit.parts import guest_part, refused_part
-from seamgate.audit.record import AuditKind, AuditRecord, AuditRequest, Decision, Outcome
+from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
 from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound
@@ -314,7 +314,7 @@ class Http1Guest:
 
     def _refuse_head(self, head: RequestHead, error: GuestProtocolError) -> None:
         """Refuse a well-formed request that has no valid target, or nobody to ask for it."""
-        self._refuse(error, refused_part(head.method, self.binding.place(head)))
+        self._refuse(error, head)
         self.finished()
 
     def _refuse_stream(self, error: GuestProtocolError) -> None:
@@ -326,7 +326,7 @@ class Http1Guest:
         if exchange is not None:
             exchange.fail(error)
         else:
-            self._refuse(error, refused_part("", self.binding.place(None)))
+            self._refuse(error, None)
         self._linger()
 
     def _fail_exchange(self, error: SeamgateError) -> None:
@@ -336,11 +336,11 @@ class Http1Guest:
             exchange.fail(error)
         self._linger()
 
-    def _refuse(self, error: GuestProtocolError, request: AuditRequest) -> None:
+    def _refuse(self, error: GuestProtocolError, head: RequestHead | None) -> None:
         seam = self.seam
         seam.requests_total += 1
         seam.denied_total += 1
-        guest: Guest | None = self.binding.guest
+        guest: Guest | None = self.binding.whose(head)
         verdict = denial_of(error)
         record = AuditRecord(
             time=seam.clock(),
@@ -348,7 +348,7 @@ class Http1Guest:
             id=seam.new_id(),
             guest=None if guest is None else guest_part(guest),
             entry=self.binding.entry,
-            request=request,
+            request=refused_part("" if head is None else head.method, self.binding.place(head)),
             verdict=Decision.DENY,
             reason=verdict.reason,
             message=verdict.message,

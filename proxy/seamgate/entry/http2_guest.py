@@ -259,7 +259,7 @@ class Http2Guest:
 
     def _record(self, verdict: Verdict, head: RequestHead | None) -> str:
         """Write the record of what never became an exchange; return its id."""
-        seam, guest = self.seam, self.binding.guest
+        seam, guest = self.seam, self.binding.whose(head)
         seam.requests_total += 1
         seam.denied_total += 1
         record = AuditRecord(

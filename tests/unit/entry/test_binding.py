@@ -145,3 +145,19 @@ def test_where_a_refused_request_was_going() -> None:
     assert ProxyBinding("proxy", NOBODY, None).place(head("http://a.test/../x")) is None
     route = RouteBinding("base_url", {"api": TARGET}, NOBODY, GUEST)
     assert route.place(head("/api/../x")) is None
+
+
+def test_who_sent_a_refused_request() -> None:
+    """Whoever the channel or a good token says, whatever is wrong with the rest; nobody without one."""
+    assert TunnelBinding("proxy", GUEST, TARGET).whose(None) is GUEST
+    assert ProxyBinding("proxy", NOBODY, GUEST).whose(None) is GUEST
+    token = TokenSource(sha256="9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f")
+    proxy = ProxyBinding("proxy", Identities({"h": GuestConfig(token=token)}, Isolation.PROXY), None)
+    known = "proxy-authorization: Bearer " + TOKEN
+    for target, method, host in (("http://a.test/../x", "GET", "a.test"), ("a.test:443", "CONNECT", "evil.test")):
+        guest = proxy.whose(head(target, host, method, known))
+        assert guest is not None and guest.id == "h"
+        assert proxy.whose(head(target, host, method)) is proxy.whose(head(target, host, method, known + "x")) is None
+    assert proxy.whose(None) is routes(None).whose(None) is routes(None).whose(head("/api/../x")) is None
+    guest = routes(None).whose(head(f"/~{TOKEN}/nope/../x"))
+    assert guest is not None and guest.id == "h"
