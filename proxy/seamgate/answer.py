@@ -48,6 +48,13 @@ def redactors_of(secrets: tuple[tuple[str, bytes], ...], probes: Probes, guest: 
     return [("seamgate", Redactor(redaction_of(secrets), probes.of(guest.id)))] if secrets else []
 
 
+def _ranges_are_off(supplies: list[Supply]) -> bool:
+    for supply in supplies:
+        if _RANGE in supply.remove_headers:
+            return True
+    return False
+
+
 class Answer:
     """One response. State: `_waiting` holds the body while the head waits; `begun` once the head was sent."""
 
@@ -97,7 +104,7 @@ class Answer:
         Raises:
             SeamgateError: a plugin failed, the coding is not known, or it is a part, which nobody may ask for.
         """
-        if verdict.inspect or any(_RANGE in supply.remove_headers for supply in supplies):
+        if verdict.inspect or _ranges_are_off(supplies):
             check_not_partial(head.status, head.headers)
         request, headers = self._request, for_guests(head.headers)
         # Whatever plugin supplied them: what went out with this request does not come back.

@@ -2,7 +2,7 @@
 
 Redaction has to hold text that is a true beginning of a secret, so whoever sees when its own text comes back, or
 leaves, learns whether it is one: a guest that streams guesses to an origin that echoes them would get a whole key,
-character by character. So each guest has a `Probe`, which every redactor and guard of its messages tells of what it
+character by character. So every redactor and guard of a guest's messages tells a `Probe` of what it
 holds. The guest whose `MOST_HOLDS` are used up is ended for good: this exchange, all others under way, and each that
 follows.
 
@@ -13,8 +13,6 @@ counted.
 """
 
 from __future__ import annotations
-
-from weakref import WeakValueDictionary
 
 import structlog
 
@@ -30,25 +28,34 @@ characters of a key once in 64**4 = 16 million pieces (hexadecimal: 65,536), and
 once; each guess that is right tells one character, of which keys have 30 and more that are random."""
 
 
-class Probe:
-    """What one guest has found out so far.
+class _Found:
+    """What one guest has found out so far. `spent`: it is ended; never taken back."""
 
-    Attributes:
-        spent: whether it is ended; never taken back.
-        holds: of new beginnings.
-    """
+    __slots__ = ("holds", "spent", "texts")
 
-    __slots__ = ("__weakref__", "_guest", "_kept", "_texts", "holds", "spent")
-
-    def __init__(self, guest: str, kept: dict[str, Probe]) -> None:
-        self._guest = guest
-        self._kept = kept
-        self._texts: set[bytes] = set()
+    def __init__(self) -> None:
+        self.texts: set[bytes] = set()
         self.holds = 0
         self.spent = False
 
+
+class Probe:
+    """What tells of one guest's messages: each redactor and guard has one, and all of a guest count together."""
+
+    __slots__ = ("_found", "_guest")
+
+    def __init__(self, guest: str, found: dict[str, _Found]) -> None:
+        self._guest = guest
+        self._found = found
+
     def __repr__(self) -> str:
         return f"<Probe of {self._guest}: {self.holds} holds>"
+
+    @property
+    def holds(self) -> int:
+        """How many new beginnings were held for the guest so far."""
+        found = self._found.get(self._guest)
+        return 0 if found is None else found.holds
 
     def check(self) -> None:
         """Let nothing more pass of a guest that is ended, whatever it is: else that would tell something too.
@@ -56,7 +63,8 @@ class Probe:
         Raises:
             CredentialError: with SECRET_PROBED.
         """
-        if self.spent:
+        found = self._found.get(self._guest)
+        if found is not None and found.spent:
             raise CredentialError(probing_message(), reason=Reason.SECRET_PROBED)
 
     def note(self, held: bytes, hold: list[bytes]) -> None:
@@ -69,45 +77,44 @@ class Probe:
         Raises:
             CredentialError: with SECRET_PROBED: the guest has found out as much as it may.
         """
-        if held in self._texts:
+        found = self._found.get(self._guest)
+        if found is None:
+            found = self._found[self._guest] = _Found()
+        if held in found.texts:
             return
-        self._kept[self._guest] = self
-        self._texts.add(held)
+        found.texts.add(held)
         if not hold:
-            self.holds += 1
+            found.holds += 1
         hold.append(held)
-        if self.holds >= MOST_HOLDS and not self.spent:
-            self.spent = True
-            log.error("a guest probes for secrets: it gets nothing more", guest=self._guest, holds=self.holds)
+        if found.holds >= MOST_HOLDS and not found.spent:
+            found.spent = True
+            log.error("a guest probes for secrets: it gets nothing more", guest=self._guest, holds=found.holds)
         self.check()
 
     def take_back(self, hold: list[bytes]) -> None:
         """The hold was of a whole secret, which was redacted."""
-        if hold:
-            self._texts.difference_update(hold)
-            self.holds -= 1
+        found = self._found.get(self._guest)
+        if hold and found is not None:
+            found.texts.difference_update(hold)
+            found.holds -= 1
 
 
 class Probes:
-    """The probes of all guests, by their id; lasts over reloads. Of a guest that found out nothing, nothing is kept."""
+    """What all guests found out, by their id; lasts over reloads. Of one that found out nothing, nothing is kept."""
 
-    __slots__ = ("_by_guest", "_kept")
+    __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        self._by_guest: WeakValueDictionary[str, Probe] = WeakValueDictionary()
-        self._kept: dict[str, Probe] = {}
+        self._found: dict[str, _Found] = {}
 
     def of(self, guest: str) -> Probe:
-        """Return the guest's probe."""
-        probe = self._by_guest.get(guest)
-        if probe is None:
-            probe = self._by_guest[guest] = Probe(guest, self._kept)
-        return probe
+        """Return what tells of this guest."""
+        return Probe(guest, self._found)
 
     def spent(self, guest: str) -> bool:
         """Return whether the guest is ended."""
-        probe = self._kept.get(guest)
-        return probe is not None and probe.spent
+        found = self._found.get(guest)
+        return found is not None and found.spent
 
 
 def probing_message() -> str:

@@ -19,7 +19,7 @@ RANGE_HEADERS: Final = (
 14.2; Apache's httpd (Request-Range); Azure Blob (x-ms-*). What tells a part to copy (x-amz-copy-source-range) stays."""
 OTHER_CODINGS: Final = (b"grpc-accept-encoding", b"connect-accept-encoding", b"a-im", b"available-dictionary")
 """By which other codings are offered: of gRPC's messages, of Connect's, deltas (RFC 3229), dictionaries (RFC 9842)."""
-_CODED: Final = (b"grpc-encoding", b"connect-content-encoding", b"im")
+_CODED: Final = frozenset((b"grpc-encoding", b"connect-content-encoding", b"im"))
 _PARTIAL: Final = 206
 _IM_USED: Final = 226
 _NOT_SATISFIABLE: Final = 416
@@ -34,9 +34,9 @@ def check_not_partial(status: int, headers: Headers) -> None:
     partial = status == _PARTIAL
     for name, value in headers:
         if name == b"content-type":
-            partial |= value.lower().startswith(b"multipart/byteranges")
+            partial = partial or value.lower().startswith(b"multipart/byteranges")
         elif name == b"content-range":
-            partial |= status != _NOT_SATISFIABLE  # there it tells the size of the whole (RFC 9110 15.5.17)
+            partial = partial or status != _NOT_SATISFIABLE  # there it tells the size of the whole (RFC 9110 15.5.17)
     if partial:
         raise UndecodableError("the upstream sent a part of its answer, which was not asked for: see `allow_ranges`")
 
@@ -50,6 +50,6 @@ def check_coding(status: int, headers: Headers) -> None:
     coded = status == _IM_USED
     for name, _ in headers:
         if name in _CODED:
-            coded |= (join_header(headers, name) or b"").strip().lower() not in (b"", b"identity")
+            coded = coded or (join_header(headers, name) or b"").strip().lower() not in (b"", b"identity")
     if coded:
         raise UndecodableError("the upstream coded its messages, though it was not told that it may (grpc-encoding)")
