@@ -70,6 +70,15 @@ def test_every_dependency_has_its_reason() -> None:
     assert {name for row in rows for name in row.split(", ")} - {"package"} == names
 
 
+def test_a_build_of_its_own_has_what_the_hook_runs() -> None:
+    """`pip install .` builds where there is only what `build-system` names: all of the hook, in the lock's versions."""
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    locked = (ROOT / "requirements.lock").read_text()
+    assert {"hatchling", "mypy", "setuptools"} <= {each.partition("==")[0] for each in requires}
+    for each in requires:
+        assert re.search(rf"^{re.escape(each)} ", locked, re.MULTILINE), each
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Each link to a file of ours leads to one that is there."""
