@@ -21,7 +21,13 @@ from seamgate.flow import Guest, Isolation
 class NamesGuest(Protocol):
     """What of an entry knows who everybody there is; None where each one says it."""
 
-    guest: Guest | None
+    @property
+    def guest(self) -> Guest | None:
+        """Who that is."""
+        ...
+
+    @guest.setter
+    def guest(self, guest: Guest | None) -> None: ...
 
 
 class NewGuests(msgspec.Struct, frozen=True):
