@@ -55,6 +55,13 @@ async def test_a_client_with_the_variables_is_proven(name: str, tmp_path: Path) 
     assert proof.version[0].isdigit()
 
 
+async def test_a_machine_without_any_is_told_so(tmp_path: Path) -> None:
+    """Where none of the clients is installed, each is named as such, and nothing fails."""
+    missing = Probe(name="odd", program="no-such-program-here", command=lambda at: ["no-such-program-here", at.url])
+    (proof,) = await prove_clients(tmp_path / "none", [missing])
+    assert (proof.name, proof.installed) == ("odd", False)
+
+
 async def test_known_gaps_are_told_apart_from_faults(tmp_path: Path) -> None:
     """Java shows no login, wget is told of no roots: known, and what to do is said."""
     proofs = await prove(tmp_path / "none", "java", "wget")

@@ -88,6 +88,8 @@ async def prove_clients(ca: Path, probes: Iterable[Probe] = PROBES) -> list[Clie
     """
     probes = tuple(probes)
     here = tuple(probe for probe in probes if not probe.program or shutil.which(probe.program))
+    if not here:  # a gateway without any guest would be refused
+        return [ClientProof(name=probe.name, installed=False) for probe in probes]
     with tempfile.TemporaryDirectory(prefix="seamgate-doctor-") as name:
         folder = Path(name)
         material = load_ca(ca) if CaFiles(ca).certificate.exists() else init_ca(folder / "ca")
