@@ -38,9 +38,22 @@ def allow_path(pattern: str, path: str) -> bool:
     return path.startswith("/") and path_matches(pattern[1:].split("/"), path[1:].split("/"))
 
 
+# Default_Ignorable_Code_Point (Unicode 16): what NFKC_Casefold leaves out.
+UNSEEN = (
+    (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F),
+    (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
+)  # fmt: skip
+
+
+def seen(text: str) -> str:
+    """Without characters that can't be seen."""
+    return "".join([char for char in text if not any(first <= ord(char) <= last for first, last in UNSEEN)])
+
+
 def fold(segment: str) -> str:
-    """Decoded, without case and compatible characters."""
-    return normalize("NFKC", unquote(segment)).casefold()
+    """Decoded, without case, compatible characters and those that can't be seen."""
+    return normalize("NFKC", seen(unquote(segment))).casefold()
 
 
 def deny_path(pattern: str, path: str) -> bool:
