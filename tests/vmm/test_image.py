@@ -112,6 +112,32 @@ def test_what_rotation_makes_of_a_hidden_file_is_hidden(tree: tuple[View, Path])
     assert {*made, "runs"} < {name for name, _ in view.names(view.find("/base", "/"))}
 
 
+def test_a_program_beside_a_secret_is_not_hidden(tree: tuple[View, Path]) -> None:
+    """Source and documents named like a secret are other files; copies of it, and what is named itself, are hidden."""
+    view, place = tree
+    base = place / "base"
+    view.hide([str(base / "token"), str(base / "key.py")])
+    others = (
+        "token.py",
+        "token-client.py",
+        "token.cpython-311-x86_64-linux-gnu.so",
+        "token.md",
+        ".token.py",
+        "token_x",
+    )
+    copies = "token token.new token.a8Xk2f .token.swp token.py.swp token-20261130 token.json".split()
+    copies += "key.py key.py.new key.py~ .key.py.x1".split()
+    for name in (*others, *copies):
+        (base / name).write_text("x")
+    assert {name: _open(view, f"/base/{name}") for name in others} == dict.fromkeys(others, b"x")
+    assert {name: _open(view, f"/base/{name}") for name in copies} == dict.fromkeys(copies, errno.EACCES)
+    (base / "v1").mkdir()
+    (base / "v1" / "token").write_text("x")
+    (base / "token").unlink()
+    (base / "token").symlink_to("v1/token")  # it is replaced by a link while guests run
+    assert [_open(view, f"/base/{name}") for name in ("token", "v1/token", "token.py")] == [errno.EACCES] * 2 + [b"x"]
+
+
 @pytest.mark.parametrize("path", ["/base/out", "/base/up", "/base/../etc/passwd", "/etc/passwd", "/../../etc/shadow"])
 def test_nothing_outside_is_there(tree: tuple[View, Path], path: str) -> None:
     """Where a link or dots lead outside, there is nothing: the guest's root is the view."""

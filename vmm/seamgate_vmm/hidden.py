@@ -4,8 +4,9 @@ A secret is replaced while guests run: by a rename within its folder, or by a li
 (`key -> ..data/key`, `..data -> ..2026_12_01`, as Kubernetes does). A journal goes on in another file. So what a name
 means is looked up anew for every file that a guest opens, link by link, and these are hidden:
 
-- what the name and each link on the way name, with what is named alike in the same folder: `key.new`, `.key.x1`,
-  `audit.jsonl.0000000000000042`, `audit.jsonl.head`;
+- what the name and each link on the way name, with what is put in its place in the same folder, or was there before:
+  `key.new`, `.key.x1`, `audit.jsonl.0000000000000042`, `audit.jsonl.head`. What is named so and ends as source or a
+  document does is another file (`key.py`): nobody replaces a secret by way of that;
 - where the name is that of a folder, all that is below it;
 - behind a link to a folder, the same path in the folders beside that one: where the next value is put before it counts;
 - the file itself under its other names (hard links).
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 
 _MAX_LINKS = 40  # as Linux
 _SUFFIXES = (".", "~", "-")
+# Endings that no copy of a secret or journal is given while it is replaced. Every other one may be random (mkstemp).
+_OTHER_FILES = frozenset(".py .pyi .pyc .pyx .ipynb .so .c .h .js .mjs .cjs .ts .sh .sql .html .css .md .rst".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ def _is_at(step: _Step, real: str) -> bool:
 def _alike(found: str, name: str) -> bool:
     """Whether a file's name is this one, or what programs make of it while they replace or rotate the file."""
     for each in (found, found.removeprefix(".")):
-        if each == name or (each.startswith(name) and each[len(name) :].startswith(_SUFFIXES)):
+        if each == name:
             return True
+        if each.startswith(name) and each[len(name) :].startswith(_SUFFIXES):
+            return os.path.splitext(found)[1].lower() not in _OTHER_FILES
     return False
