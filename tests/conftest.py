@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import inspect
 import logging
 
 import pytest
 import structlog
-import uvloop
 from hypothesis import settings
+
+from support.overrun import Watch, run_limited
 
 ASYNC_TEST_LIMIT_S = 60.0
 """Where the module of a test does not say otherwise, by the same name. No test is about it: it ends what hangs."""
 # A machine that is busy with other things must not fail a property.
 settings.register_profile("seamgate", deadline=None)
 settings.load_profile("seamgate")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have a test that hangs ended, and told."""
+    config.pluginmanager.register(Watch(), "watch")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -26,12 +32,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     wanted = inspect.signature(function).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
-
-    async def limited() -> None:
-        async with asyncio.timeout(getattr(pyfuncitem.module, "ASYNC_TEST_LIMIT_S", ASYNC_TEST_LIMIT_S)):
-            await function(**arguments)
-
-    uvloop.run(limited())
+    limit_s = getattr(pyfuncitem.module, "ASYNC_TEST_LIMIT_S", ASYNC_TEST_LIMIT_S)
+    run_limited(functools.partial(function, **arguments), limit_s)
     return True
 
 

@@ -112,7 +112,7 @@ def test_kill_9_loses_no_confirmed_record(tmp_path: Path, confirmations: int) ->
     rest = writer.stdout.read().split(b"\n")
     confirmed = max([confirmed, *(int(text) for text in rest[:-1] if text)])
     writer.stdout.close()
-    assert writer.wait() == -signal.SIGKILL
+    assert writer.wait(timeout=60) == -signal.SIGKILL
 
     # As the crash left it: whole, or with a torn end that was never confirmed.
     report = verify_journal(path)
@@ -136,7 +136,10 @@ def _small_disk_command(folder: Path) -> list[str]:
     unshare = shutil.which("unshare")
     for flags in (["-m"], ["-rm"]):
         mount = f'mount -t tmpfs -o size=64k tmpfs "{folder}"'
-        if unshare and not subprocess.run([unshare, *flags, "sh", "-c", mount], capture_output=True).returncode:
+        if (
+            unshare
+            and not subprocess.run([unshare, *flags, "sh", "-c", mount], capture_output=True, timeout=100).returncode
+        ):
             inner = f'{mount} && "$0" -c "$1" tmpfs "{folder}" && cp "{folder}"/audit.* "{folder.parent}"'
             return [unshare, *flags, "sh", "-c", inner, sys.executable, _FILLER]
     inner = f'"$0" -c "$1" limit "{folder}" && cp "{folder}"/audit.* "{folder.parent}"'
@@ -147,7 +150,9 @@ def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     """ENOSPC for real: no torn line, no lost record, requests refused meanwhile, an outage on record, then on."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(_small_disk_command(folder), capture_output=True, text=True, env=_environment(), check=False)
+    done = subprocess.run(
+        _small_disk_command(folder), capture_output=True, text=True, env=_environment(), check=False, timeout=100
+    )
     assert done.returncode == 0, done.stderr
     count, last = map(int, done.stdout.split())
     path = tmp_path / "audit.jsonl"
@@ -167,7 +172,12 @@ def test_a_second_gateway_process_is_refused(tmp_path: Path) -> None:
     journal = Journal(AuditConfig(path=str(path)))
     program = _COMMON + "Journal(AuditConfig(path=sys.argv[1]))"
     second = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, env=_environment(), check=False
+        [sys.executable, "-c", program, str(path)],
+        capture_output=True,
+        text=True,
+        env=_environment(),
+        check=False,
+        timeout=100,
     )
     assert second.returncode != 0
     assert "another gateway writes the journal" in second.stderr

@@ -44,7 +44,9 @@ def _on_a_terminal(arguments: list[str]) -> str:
     ours, theirs = os.openpty()
     program = "from seamgate.cli.audit_commands import audit; audit()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"}
-    done = subprocess.run([sys.executable, "-c", program, *arguments], stdout=theirs, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], stdout=theirs, env=environment, check=False, timeout=100
+    )
     os.close(theirs)
     shown = b""
     try:

@@ -81,7 +81,7 @@ def port(folder: Path) -> Iterator[int]:
     yield server.server_address[1]
     server.shutdown()
     server.server_close()
-    thread.join()
+    thread.join(timeout=60)
 
 
 def run_client(client: str, folder: Path, port: int, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

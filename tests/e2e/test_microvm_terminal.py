@@ -58,7 +58,7 @@ def _terminal(home: Path, code: str) -> Iterator[Terminal]:
         yield Terminal(ours, process)
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=60)
         os.close(ours)
 
 

@@ -23,7 +23,7 @@ _BINARY = (".png", ".jpg", ".gz", ".bin", ".so")
 
 def _tracked() -> list[Path]:
     """Return the files that are under version control."""
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=100)
     return [ROOT / name for name in done.stdout.decode().split("\0") if name]
 
 

@@ -118,8 +118,9 @@ class Running:
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
-        self._reader.join()
+        self.process.wait(timeout=COMMAND_S)
+        self._reader.join(timeout=COMMAND_S)
+        assert not self._reader.is_alive(), f"what {self.process.args!r} started still holds its output"
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()

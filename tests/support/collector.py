@@ -58,7 +58,7 @@ class Collector:
     def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(timeout=WAIT_S)
 
     def wait(self, condition: Callable[[Collector], bool]) -> None:
         """Wait for something that a request brings."""

@@ -37,7 +37,11 @@ class GitHost:
         """Return what main is at, by subject; "" if nothing was pushed."""
         place = str(self.folder / "team" / "tool.git")
         done = subprocess.run(
-            ["git", "-C", place, "log", "-1", "--format=%s", "main", "--"], capture_output=True, text=True, check=False
+            ["git", "-C", place, "log", "-1", "--format=%s", "main", "--"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
         )
         return done.stdout.strip()
 
@@ -83,4 +87,4 @@ class GitHost:
 
 
 def _git(*arguments: str) -> None:
-    subprocess.run(["git", *arguments], check=True, capture_output=True)
+    subprocess.run(["git", *arguments], check=True, capture_output=True, timeout=100)

@@ -41,7 +41,7 @@ class GrpcUpstream(RawUpstream):
 
     async def stop(self) -> None:
         stopped = self._grpc.stop(None)
-        await asyncio.to_thread(stopped.wait)
+        assert await asyncio.to_thread(stopped.wait, 30), "the gRPC server does not stop"
         assert self._pool is not None
         self._pool.shutdown()
 

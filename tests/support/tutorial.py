@@ -102,4 +102,4 @@ class Shell:
             if pipe is not None:
                 pipe.close()
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.wait(timeout=60)

@@ -420,7 +420,7 @@ def test_shells_read_what_is_printed() -> None:
     nasty = {"A": 'it\'s $HOME \\ "x" `y`', "B": ""}
     text = render_environment(nasty, "sh")
     shown = subprocess.run(
-        ["sh", "-c", f'{text}\nprintf "%s|%s" "$A" "$B"'], capture_output=True, text=True, check=True
+        ["sh", "-c", f'{text}\nprintf "%s|%s" "$A" "$B"'], capture_output=True, text=True, check=True, timeout=100
     ).stdout
     assert shown == f"{nasty['A']}|"
     assert json.loads(render_environment(nasty, "json")) == nasty

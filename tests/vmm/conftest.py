@@ -92,7 +92,7 @@ def build_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if not target.exists():
             source = target.with_suffix(".c")
             source.write_text(code)
-            subprocess.run(["gcc", "-O1", "-static", "-w", "-o", str(target), str(source)], check=True)
+            subprocess.run(["gcc", "-O1", "-static", "-w", "-o", str(target), str(source)], check=True, timeout=100)
         return target
 
     return build

@@ -16,7 +16,7 @@ _SECONDS = 3
 def _build(binary: Path, ring: Path, *compiler: str) -> subprocess.CompletedProcess[str]:
     sources = [str(_HERE / "native" / "fuzz_ring.c"), str(ring)]
     return subprocess.run(
-        [*compiler, *_FLAGS, "-o", str(binary), *sources], capture_output=True, text=True, check=False
+        [*compiler, *_FLAGS, "-o", str(binary), *sources], capture_output=True, text=True, check=False, timeout=100
     )
 
 
@@ -53,7 +53,7 @@ def test_the_ring_survives_a_racing_guest(tmp_path: Path, seed: int) -> None:
     no broken promise. `make fuzz-vmm FUZZ_S=600` runs it long."""
     guided = _guided(tmp_path) if seed == 1 else None
     command = guided or [*_generator(tmp_path, _ROOT / "vmm" / "native" / "ring.c"), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
     if guided is None:
         rounds, frames = (int(x.split()[0]) for x in done.stdout.split(","))
@@ -80,7 +80,7 @@ def test_a_planted_fault_is_found(tmp_path: Path, name: str) -> None:
     assert right in source
     ring = tmp_path / "ring.c"
     ring.write_text(source.replace(right, wrong), encoding="utf-8")
-    done = subprocess.run([*_generator(tmp_path, ring), "1"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*_generator(tmp_path, ring), "1"], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode != 0, name
 
 
@@ -90,9 +90,13 @@ def _loads(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     include = [f"-I{_ROOT / 'vmm' / 'native'}", f"-I{_ROOT / 'shim'}", "-std=gnu11"]
     compiled, program = str(folder / "ring.o"), str(folder / "once")
     seen = ["-fsanitize=thread", "--param", "tsan-distinguish-volatile=1"]
-    subprocess.run(["gcc", "-O1", "-w", *include, *seen, "-c", "-o", compiled, str(folder / "ring.c")], check=True)
-    subprocess.run(["gcc", "-O1", *include, "-o", program, str(_HERE / "native" / "once.c"), compiled], check=True)
-    return subprocess.run([program], capture_output=True, text=True, check=False)
+    subprocess.run(
+        ["gcc", "-O1", "-w", *include, *seen, "-c", "-o", compiled, str(folder / "ring.c")], check=True, timeout=100
+    )
+    subprocess.run(
+        ["gcc", "-O1", *include, "-o", program, str(_HERE / "native" / "once.c"), compiled], check=True, timeout=100
+    )
+    return subprocess.run([program], capture_output=True, text=True, check=False, timeout=100)
 
 
 def test_each_shared_word_is_loaded_once(tmp_path: Path) -> None:

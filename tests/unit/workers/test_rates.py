@@ -144,7 +144,7 @@ def test_processes_count_to_the_limit_and_not_further(memory: SharedMemory) -> N
         assert process.stdin is not None
         process.stdin.write(b"g")
         process.stdin.flush()
-    counts = [int(process.communicate()[0]) for process in processes]
+    counts = [int(process.communicate(timeout=100)[0]) for process in processes]
     assert sum(counts) == 3000, counts
     assert all(0 < count <= 2500 for count in counts)
 
@@ -160,7 +160,7 @@ def test_a_process_that_is_killed_holds_no_lock(memory: SharedMemory) -> None:
     for number in range(200):
         shared.admit("g", f"b-{number}", [few], 1e9)
     killed.kill()
-    killed.communicate()
+    killed.communicate(timeout=100)
     for number in range(200, 3300):
         shared.admit("g", f"b-{number}", [few], 1e9 + 1)
     assert shared.admit("g", "last", [few], 1e9 + 1) is not None

@@ -53,7 +53,7 @@ def _copy(source: Path, root: Path, place: Path | None = None) -> None:
 
 
 def _libraries(binary: Path) -> set[Path]:
-    text = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False).stdout
+    text = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False, timeout=100).stdout
     words = [w for line in text.splitlines() for w in line.split() if w.startswith("/")]
     return {Path(w) for w in words}
 
@@ -74,11 +74,11 @@ def _interpreter(root: Path) -> Path:
 
 def _modules(deb: Path, work: Path, root: Path) -> Path:
     unpacked = work / "kernel"
-    subprocess.run(["dpkg-deb", "-x", str(deb), str(unpacked)], check=True)
+    subprocess.run(["dpkg-deb", "-x", str(deb), str(unpacked)], check=True, timeout=100)
     for name in ("irqbypass.ko", "kvm.ko", "kvm-amd.ko"):
         module = next(unpacked.rglob(f"{name}*"))
         if module.suffix == ".xz":
-            subprocess.run(["xz", "-d", "-k", str(module)], check=True)
+            subprocess.run(["xz", "-d", "-k", str(module)], check=True, timeout=100)
             module = module.with_suffix("")
         _copy(module, root, Path("/modules") / name)
     return next((unpacked / "boot").glob("vmlinuz-*"))
@@ -141,11 +141,18 @@ def build(deb: Path, work: Path, tests: list[str]) -> tuple[Path, Path]:
     wanted = ", ".join(f'"{w}"' for w in (str(program), "/checkout/boot.py", *tests))
     code = code.replace('"/bin/sh-less", "run"', f'"{program}", {wanted}')
     (work / "init.c").write_text(code)
-    subprocess.run(["gcc", "-O1", "-static", "-o", str(root / "init"), str(work / "init.c")], check=True)
+    subprocess.run(["gcc", "-O1", "-static", "-o", str(root / "init"), str(work / "init.c")], check=True, timeout=100)
     image = work / "initrd"
-    names = subprocess.run(["find", ".", "-print0"], cwd=root, capture_output=True, check=True).stdout
+    names = subprocess.run(["find", ".", "-print0"], cwd=root, capture_output=True, check=True, timeout=100).stdout
     with image.open("wb") as out:
-        subprocess.run(["cpio", "--null", "-o", "-H", "newc", "--quiet"], cwd=root, input=names, stdout=out, check=True)
+        subprocess.run(
+            ["cpio", "--null", "-o", "-H", "newc", "--quiet"],
+            cwd=root,
+            input=names,
+            stdout=out,
+            check=True,
+            timeout=100,
+        )
     return kernel, image
 
 
