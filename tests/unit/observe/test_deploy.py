@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -62,6 +63,23 @@ def test_the_configuration_of_the_manifests_loads() -> None:
     assert config.policies == ("/etc/seamgate/policy.yaml",)
     assert parse_policy(found["data"]["policy.yaml"], "policy.yaml").rules
     assert config.admin.listen == "unix:/run/seamgate/admin.sock"
+
+
+# The oldest with what the manifests use, and the newest that is known.
+@pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_kubernetes_accepts_the_manifests(path: Path, version: str) -> None:
+    """Each object is of its published schema, with no field that this does not know."""
+    for each in yaml.safe_load_all(path.read_text()):
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_a_misspelt_field_of_a_manifest_is_found() -> None:
+    """The check above is a check."""
+    [service] = of_kind("Service")
+    service["spec"]["port"] = service["spec"].pop("ports")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(service, "1.31", strict=True)
 
 
 def test_every_mount_has_its_volume() -> None:
