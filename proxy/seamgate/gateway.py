@@ -19,11 +19,9 @@ import msgspec
 import structlog
 from prometheus_client import Metric
 
-from seamgate import __version__
 from seamgate.audit.journal import Journal
 from seamgate.audit.journal_state import JournalStats
-from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
-from seamgate.ca.leaf import CertificateAuthority, load_authority
+from seamgate.audit.record import AuditRecord
 from seamgate.config import (
     BaseUrlEntry,
     Config,
@@ -53,6 +51,7 @@ from seamgate.entry.tunnel import ConnectHandler
 from seamgate.errors import ConfigError, PrerequisiteMissing, Reason, SeamgateError
 from seamgate.flow import Isolation
 from seamgate.observe.admin import AdminServer
+from seamgate.observe.readiness import loaded_policies
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
 from seamgate.recording import AuditLog
@@ -60,9 +59,11 @@ from seamgate.registry import SharedState, go_on, load_aside, load_plugins
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import Revoked, bound_by, revoke
 from seamgate.seam import Seam
+from seamgate.signing import Authorities, NewAuthorities
 from seamgate.stopping import end_all, let_finish, see_off
 from seamgate.streams import as_protocol
 from seamgate.tasks import spawn
+from seamgate.telling import gateway_record, tell_reloaded
 from seamgate.upstream.addresses import compile_permit
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.destination import OwnAddresses
@@ -95,7 +96,7 @@ class Gateway:
         self._clock = clock
         self._generation = 1
         self._journal: AuditLog
-        self._authority: CertificateAuthority | None = None
+        self._authorities: Authorities | None = None
         self._servers: list[asyncio.Server] = []
         self._entry_servers: dict[str, asyncio.Server] = {}
         self.inherited: dict[str, socket.socket] = {}
@@ -147,19 +148,19 @@ class Gateway:
 
     @property
     def ca_expires_at(self) -> float | None:
-        """Unix time until which the CA signs; None if no entry needs one."""
-        return None if self._authority is None else self._authority.certificate.not_valid_after_utc.timestamp()
+        """Unix time until which the CA signs, or all those of guests do; None if no entry needs one."""
+        return None if self._authorities is None else self._authorities.expires_at
 
     @property
     def ca_path(self) -> Path:
-        """The CA certificate that guests have to trust."""
-        return self.authority.files.certificate
+        """The CA certificate that guests have to trust, where they have none of their own."""
+        return self.authorities.shared.files.certificate
 
     @property
-    def authority(self) -> CertificateAuthority:
+    def authorities(self) -> Authorities:
         """What signs the certificates that guests see."""
-        assert self._authority is not None
-        return self._authority
+        assert self._authorities is not None
+        return self._authorities
 
     async def __aenter__(self) -> Gateway:
         await self.start()
@@ -181,8 +182,11 @@ class Gateway:
         """
         config = self.config
         self.connections.most = fit_connections(config.limits.connections)
-        self._authority = load_authority(config.ca, base=config.base) if config.entries.terminate else None
+        self._authorities = self._make_authorities(config) if config.entries.terminate else None
         pipeline = self._make_pipeline(config, self._generation)
+        if self._authorities is not None:
+            self._authorities.take(self._authorities.prepare(config, loaded_policies(pipeline)))
+            self._authorities.write()
         tls = UpstreamTls(config.upstream_tls, base=config.base, alpn=config.http2.upstream_alpn)
         timeout_s = config.limits.connect_timeout_s
         self._connector = connector = Connector(tls, timeout_s=timeout_s, parent=self._make_parent(config))
@@ -200,6 +204,9 @@ class Gateway:
         self._watch = self._watch_files()
         self._tell("start")
         self._sweep()
+
+    def _make_authorities(self, config: Config) -> Authorities:
+        return Authorities(config)
 
     def _open_journal(self, config: Config) -> AuditLog:
         return Journal(config.audit, clock=self._clock, on_pending=self._flush_soon, on_written=self._export_audit)
@@ -317,7 +324,7 @@ class Gateway:
         guest = self._roster.guest(entry.guest, Isolation.PROXY)
         binding = ProxyBinding("proxy", self._roster.identities(Isolation.PROXY), guest)
         self._roster.follow(binding, "proxy")
-        on_connect = ConnectHandler(self.seam, self.authority, self.connections, binding)
+        on_connect = ConnectHandler(self.seam, self.authorities, self.connections, binding)
         return lambda: self._connection(binding, on_connect)
 
     def _base_url(self, entry: BaseUrlEntry) -> Callable[[], Http1Guest]:
@@ -329,7 +336,7 @@ class Gateway:
         return lambda: self._connection(binding, None)
 
     def _socks5(self, entry: Socks5Entry) -> SocksEntry:
-        streams = OpaqueStreams(self.seam, self.authority, self.connections, "socks5")
+        streams = OpaqueStreams(self.seam, self.authorities, self.connections, "socks5")
         guest = self._roster.guest(entry.guest, Isolation.PROXY)
         socks = SocksEntry(streams, self._roster.identities(Isolation.PROXY), guest)
         self._roster.follow(socks, "socks5")
@@ -404,7 +411,18 @@ class Gateway:
         """
         async with self._changing:
             with self._refusing():
-                return self.take_over(await self.prepare_aside(self._load_file(), self._generation + 1))
+                new = await self.prepare_aside(self._load_file(), self._generation + 1)
+                report = self.take_over(new)
+            await asyncio.to_thread(self._write_certificates)
+            return report
+
+    def _write_certificates(self) -> None:
+        """Have those who hand out guests' CAs find what is in force now."""
+        try:
+            if self._authorities is not None:
+                self._authorities.write()
+        except ConfigError as error:
+            log.error("a guest's CA certificate can't be written; the next reload tries again", problem=error.message)
 
     def idle_because(self) -> str:
         """Return why no process of this gateway carries requests, "" if one does."""
@@ -441,7 +459,9 @@ class Gateway:
         Raises:
             SeamgateError: the new one can't be used; nothing has changed.
         """
-        return self.take_over(self.prepare(config, self._generation + 1))
+        report = self.take_over(self.prepare(config, self._generation + 1))
+        self._write_certificates()
+        return report
 
     async def prepare_aside(self, config: Config, generation: int) -> Prepared:
         """Like `prepare`, with what takes long in a thread, so that requests go on being carried.
@@ -450,21 +470,32 @@ class Gateway:
             SeamgateError: it can't be used, or the gateway stops meanwhile.
         """
         aside = await asyncio.to_thread(load_aside, config, generation, self._clock)
+        self._refuse_if_stopping()
+        prepared = self._prepare(config, generation, aside)
+        authorities = await asyncio.to_thread(self._prepare_authorities, prepared)
+        self._refuse_if_stopping()
+        return msgspec.structs.replace(prepared, authorities=authorities)
+
+    def _refuse_if_stopping(self) -> None:
         if self.seam.draining:
             raise SeamgateError("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
-        return self.prepare(config, generation, aside)
 
-    def prepare(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Prepared:
+    def prepare(self, config: Config, generation: int) -> Prepared:
         """Load all that a new configuration needs; nothing changes yet.
-
-        Args:
-            config: the new one.
-            generation: its number.
-            aside: what `load_aside` returned for it, if it ran.
 
         Raises:
             SeamgateError: it can't be used.
         """
+        prepared = self._prepare(config, generation)
+        return msgspec.structs.replace(prepared, authorities=self._prepare_authorities(prepared))
+
+    def _prepare_authorities(self, prepared: Prepared) -> NewAuthorities | None:
+        if self._authorities is None:
+            return None
+        return self._authorities.prepare(prepared.config, loaded_policies(prepared.pipeline))
+
+    def _prepare(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Prepared:
+        """Return what `prepare` does but the CAs; with what `load_aside` returned, if it ran."""
         return Prepared(
             config,
             self._make_pipeline(config, generation, aside),
@@ -475,6 +506,7 @@ class Gateway:
             Forwarder(config.dns),
             self._make_parent(config),
             self._roster.prepare(config.guests),
+            None,
         )
 
     def take_over(self, new: Prepared) -> ReloadReport:
@@ -497,6 +529,8 @@ class Gateway:
         self._generation = pipeline.generation
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn
+        if self._authorities is not None and new.authorities is not None:
+            self._authorities.take(new.authorities)
         self._connector.replace(new.tls, new.parent)
         if self._dns is not None:
             self._dns.service.forwarder = new.forwarder
@@ -511,43 +545,12 @@ class Gateway:
         self.reloads.count(report, self._clock())
         if self._admin is not None:
             self._admin.renew()
-        self._tell_reloaded(report)
+        tell_reloaded(report, self.config)
         return report
-
-    def _tell_reloaded(self, report: ReloadReport) -> None:
-        config = self.config
-        counts = {"policies": len(config.policies), "credentials": len(config.credentials)}
-        log.info("reloaded", generation=report.generation, **counts)
-        if report.revoked_requests or report.revoked_tunnels:
-            log.warning(
-                "the new policy ended what was under way",
-                requests=report.revoked_requests,
-                tunnels=report.revoked_tunnels,
-            )
-        if report.needs_restart:
-            log.warning("some changes wait for a restart", sections=", ".join(report.needs_restart))
 
     def _tell(self, event: Any) -> None:
         """Write a record about the gateway itself."""
-        facts = {
-            "version": __version__,
-            "configuration": self.config.source,
-            "policies": ", ".join(Path(name).name for name in self.config.policies),
-            "plugins": ", ".join(plugin.name for plugin in self.seam.pipeline.plugins),
-            "capabilities": ", ".join(
-                f"{plugin.name}: {'+'.join(sorted(plugin.capabilities))}"
-                for plugin in self.seam.pipeline.plugins
-                if plugin.capabilities
-            ),
-        }
-        self._journal.append(
-            AuditRecord(
-                time=self._clock(),
-                kind=AuditKind.GATEWAY,
-                gateway=AuditGateway(event, facts),
-                generation=self._generation,
-            )
-        )
+        self._journal.append(gateway_record(event, self.config, self.seam.pipeline, self._clock()))
         self._journal.flush()
         log.info("gateway", happened=event, generation=self._generation, **self._entry_facts())
 

@@ -28,7 +28,7 @@ import msgspec
 from seamgate.audit.config import AuditConfig, default_path
 from seamgate.audit.head import head_path
 from seamgate.ca.environment import client_environment
-from seamgate.ca.store import CaConfig, CaFiles, default_directory, init_ca, is_ca_there
+from seamgate.ca.store import GUESTS, CaFiles, ca_directory, init_ca, is_ca_there
 from seamgate.config import AdminConfig, BaseUrlEntry, Config, Entries, KvmEntry, NetnsEntry, ProxyEntry
 from seamgate.credentials.config import shown_placeholder
 from seamgate.entry.identity import GuestConfig, TokenSource
@@ -83,6 +83,9 @@ def private_config(
         entries=entries,
         guests={GUEST: GuestConfig(token=source, labels=dict(labels))},
         audit=msgspec.structs.replace(config.audit, path=str(audit_path)),
+        ca=msgspec.structs.replace(
+            config.ca, each_guest=False
+        ),  # whoever calls made one for this guest, or has it share
         admin=AdminConfig(),
         workers=1,
         limits=limits,
@@ -150,8 +153,8 @@ def microvm_environment(config: Config, environ: Mapping[str, str]) -> dict[str,
 def secret_files(config: Config, journal: Path) -> list[Path]:
     """Return what a guest of the same user must not read or write, where its isolation can hide files.
 
-    The CA's key, what credentials and tokens are read from, keys of client certificates, the journal of this run, that
-    of the configuration, and the folder with those of other runs.
+    The CA's key and those of guests' own, what credentials and tokens are read from, keys of client certificates, the
+    journal of this run, that of the configuration, and the folder with those of other runs.
     """
     names = [credential.source.file for credential in config.credentials.values()]
     names += [guest.token.file for guest in config.guests.values() if guest.token is not None]
@@ -159,11 +162,12 @@ def secret_files(config: Config, journal: Path) -> list[Path]:
         names.append(config.upstream_proxy.login.password.file)
     shown = [origin.client_certificate for origin in config.upstream_tls.origins]
     names += [each.key or each.certificate for each in shown if each is not None]
-    key = CaFiles(ca_directory(config.ca, config.base)).key
+    authority = ca_directory(config.ca, config.base)
+    keys = (CaFiles(authority).key, authority / GUESTS)
     configured = config.audit.file.parent.resolve() / config.audit.file.name
     journals = (journal, head_path(journal), configured, run_journal(config.audit).parent.resolve())
     secrets_of_upstreams = (config.base / Path(name).expanduser() for name in names if name)
-    return list(dict.fromkeys(path.absolute() for path in (key, *journals, *secrets_of_upstreams)))
+    return list(dict.fromkeys(path.absolute() for path in (*keys, *journals, *secrets_of_upstreams)))
 
 
 def policy_files(config: Config) -> list[Path]:
@@ -173,11 +177,6 @@ def policy_files(config: Config) -> list[Path]:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def ca_directory(config: CaConfig, base: Path) -> Path:
-    """Return the folder of the CA that a configuration names."""
-    return base / Path(config.dir).expanduser() if config.dir else default_directory()
 
 
 def ensure_ca(directory: Path) -> bool:

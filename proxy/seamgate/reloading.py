@@ -13,6 +13,7 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.entry.roster import NewGuests
 from seamgate.pipeline import Pipeline
 from seamgate.seam import IsBound
+from seamgate.signing import NewAuthorities
 from seamgate.upstream.addresses import AddressPermit
 from seamgate.upstream.forwarder import Forwarder
 from seamgate.upstream.parent import Parent
@@ -36,6 +37,7 @@ class Prepared(msgspec.Struct, frozen=True):
     forwarder: Forwarder
     parent: Parent | None
     guests: NewGuests
+    authorities: NewAuthorities | None
 
 
 class ReloadReport(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import asyncio
 import collections
 import json
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -277,8 +277,8 @@ class LosesAFile(Supervisor):
 
     lost = ""
 
-    def prepare(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Prepared:
-        new = super().prepare(config, generation, aside)
+    async def prepare_aside(self, config: Config, generation: int) -> Prepared:
+        new = await super().prepare_aside(config, generation)
         if self.lost:
             (config.base / self.lost).unlink()
         return new

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from seamgate.ca.environment import CA_VARIABLES, client_environment, render_environment
-from seamgate.ca.leaf import CertificateAuthority, LeafForbidden, load_authority
-from seamgate.ca.store import CaConfig, CaFiles, init_ca, load_ca
+from seamgate.ca.leaf import CertificateAuthority, LeafCache, LeafForbidden, load_authority
+from seamgate.ca.store import CaConfig, CaFiles, files_of, init_ca, load_ca, renew_ca, write_certificate
 from seamgate.cli.ca import ca as ca_command
 from seamgate.errors import ConfigError, Reason, TargetError
 from support.cli import seamgate
@@ -448,3 +448,55 @@ def test_command_line(tmp_path: Path) -> None:
     assert bundle["CURL_CA_BUNDLE"] == str(folder / "ca.bundle.pem")
     assert isinstance(runner.invoke(ca_command, ["init", "--dir", str(folder)]).exception, ConfigError)
     assert isinstance(runner.invoke(ca_command, ["show", "--dir", str(tmp_path / "none")]).exception, ConfigError)
+
+
+# -- of guests --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a/../../b", "..", ".", ".hidden", "ö x", "%2E", "a" * 80, "guests"])
+def test_a_guests_name_is_one_folder(tmp_path: Path, name: str) -> None:
+    """Whatever it is made of, its CA lies in a folder of its own right below `guests`."""
+    made = init_ca(tmp_path / "ca", guest=name)
+    (folder,) = (tmp_path / "ca" / "guests").iterdir()
+    assert made.files.directory == folder and not folder.name.startswith(".")
+    assert load_ca(tmp_path / "ca", guest=name).certificate == made.certificate
+
+
+def test_names_of_two_guests_are_two_folders() -> None:
+    """No spelling of one is another one's."""
+    names = ["a/b", "a%2Fb", ".a", "%2Ea", "a", "A", "a b", "a+b", "%252Ea"]
+    assert len({files_of(Path("ca"), name).directory for name in names}) == len(names)
+
+
+def test_a_renewed_certificate_is_of_the_same_key(tmp_path: Path) -> None:
+    """Who trusts the one before accepts what is signed, within the limits of that one; the key's file is untouched."""
+    before = init_ca(tmp_path / "ca", guest="g", names=("a.example",))
+    key = before.files.key.read_bytes()
+    client = client_of(before.files.directory)
+    renewed = renew_ca(before, ("a.example", "b.example"))
+    assert load_ca(tmp_path / "ca", guest="g").certificate == before.certificate  # not written yet
+    write_certificate(renewed)
+    assert load_ca(tmp_path / "ca", guest="g").certificate == renewed.certificate != before.certificate
+    assert before.files.key.read_bytes() == key
+    authority = CertificateAuthority(renewed)
+    handshake(client, authority.leaf_context("a.example"), "a.example")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(client, authority.leaf_context("b.example"), "b.example")
+    handshake(client_of(before.files.directory), authority.leaf_context("b.example"), "b.example")
+    for path in (renewed.files.bundle, renewed.files.certificate):
+        assert renewed.certificate.public_bytes(serialization.Encoding.PEM) in path.read_bytes()
+
+
+def test_a_guest_makes_room_at_its_own_expense(tmp_path: Path) -> None:
+    """All keep no more contexts together than may be; who asks for host after host gives up its own oldest."""
+    cache = LeafCache(4)
+    quiet, greedy = (
+        CertificateAuthority(init_ca(tmp_path / "ca", guest=name), leaf_cache=cache) for name in ("quiet", "greedy")
+    )
+    cache.replace([quiet, greedy])
+    kept = quiet.leaf_context("one.example")
+    for number in range(10):
+        greedy.leaf_context(f"host{number}.example")
+        assert len(cache) <= 4
+    assert quiet.leaf_context("one.example") is kept
+    assert len(greedy) == 3

@@ -13,7 +13,7 @@ import os
 import ssl
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import time
@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from seamgate.address import canonical_address, canonical_name
-from seamgate.ca.store import CaConfig, CaFiles, CaMaterial, default_directory, key_usage, load_ca
+from seamgate.ca.store import CaConfig, CaFiles, CaMaterial, ca_directory, key_usage, load_ca, permitted_names
 from seamgate.errors import ConfigError, Reason, SeamgateError, TargetError
 
 # A guest's clock may be behind: a microVM that was parked, a container with a bad clock.
@@ -47,22 +47,65 @@ class _Leaf(msgspec.Struct, frozen=True, eq=False):
     renew_at: float
 
 
+class LeafCache:
+    """How many contexts several CAs may keep together. Each keeps its own; nobody finds another one's.
+
+    Where they are too many, the CA that keeps most gives up its oldest: a guest that asks for host after host makes
+    room at its own expense. A context takes some 30 KB.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._holders: list[CertificateAuthority] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._holders))
+
+    def replace(self, holders: Iterable[CertificateAuthority]) -> None:
+        """These share it from now on."""
+        self._holders = list(holders)
+
+    def join(self, holder: CertificateAuthority) -> None:
+        """This one shares it too."""
+        self._holders.append(holder)
+
+    def make_room(self) -> None:
+        """Have contexts given up until there are no more than may be."""
+        while len(self) > self.most:
+            max(self._holders, key=len).give_up()
+
+
 class CertificateAuthority:
-    """The loaded CA with its leaf key and its cache of contexts. Runs on: the event loop's thread."""
+    """The loaded CA with its leaf key and its contexts. Runs on: the event loop's thread.
+
+    Args:
+        material: the CA.
+        leaf_hours: how long a leaf is valid.
+        leaf_cache: how many contexts are kept, or what is shared with other CAs.
+        clock: Unix seconds.
+    """
 
     def __init__(
-        self, material: CaMaterial, *, leaf_hours: int = 72, leaf_cache: int = 1024, clock: Callable[[], float] = time
+        self,
+        material: CaMaterial,
+        *,
+        leaf_hours: int = 72,
+        leaf_cache: int | LeafCache = 1024,
+        clock: Callable[[], float] = time,
     ) -> None:
         self._material = material
         self._validity_s = leaf_hours * 3600.0
-        self._size = leaf_cache
+        if isinstance(leaf_cache, int):
+            leaf_cache = LeafCache(leaf_cache)
+            leaf_cache.join(self)
+        self._cache = leaf_cache
         self._clock = clock
         self._leaves: OrderedDict[tuple[str, tuple[str, ...]], _Leaf] = OrderedDict()
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_key_pem = self._leaf_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
         )
-        self._permitted = _permitted_names(material.certificate)
+        self._permitted = permitted_names(material.certificate)
         self._template = self._make_template()
         self.minted = 0
 
@@ -73,6 +116,16 @@ class CertificateAuthority:
     def files(self) -> CaFiles:
         """Where ca.pem and its siblings are."""
         return self._material.files
+
+    @property
+    def material(self) -> CaMaterial:
+        """What it was loaded from."""
+        return self._material
+
+    @property
+    def key_id(self) -> str:
+        """The identifier of the CA's key (RFC 5280 4.2.1.2), hex."""
+        return x509.SubjectKeyIdentifier.from_public_key(self._material.key.public_key()).digest.hex()
 
     @property
     def certificate(self) -> x509.Certificate:
@@ -105,9 +158,12 @@ class CertificateAuthority:
         leaf = self._make_leaf(host, alpn)
         self._leaves[host, alpn] = leaf
         self._leaves.move_to_end((host, alpn))
-        while len(self._leaves) > self._size:
-            self._leaves.popitem(last=False)
+        self._cache.make_room()
         return leaf.context
+
+    def give_up(self) -> None:
+        """Forget the context that was not asked for the longest."""
+        self._leaves.popitem(last=False)
 
     def _make_leaf(self, host: str, alpn: tuple[str, ...]) -> _Leaf:
         now = self._clock()
@@ -166,7 +222,7 @@ class CertificateAuthority:
         if is_address or not any(host == name or host.endswith(f".{name}") for name in self._permitted):
             raise LeafForbidden(
                 f"the gateway's CA may not sign for {host}: it is limited to {', '.join(self._permitted)}; "
-                "make one for more names with `seamgate ca init --force --name ...`"
+                f"make one for more names with `{self.files.command} --force --name ...`"
             )
 
 
@@ -181,8 +237,8 @@ def load_authority(config: CaConfig | None = None, *, base: Path = Path()) -> Ce
         ConfigError: it is missing or can't be used.
     """
     config = config if config is not None else CaConfig()
-    directory = base / Path(config.dir).expanduser() if config.dir else default_directory()
-    return CertificateAuthority(load_ca(directory), leaf_hours=config.leaf_hours, leaf_cache=config.leaf_cache)
+    material = load_ca(ca_directory(config, base))
+    return CertificateAuthority(material, leaf_hours=config.leaf_hours, leaf_cache=config.leaf_cache)
 
 
 def _subject_name(host: str) -> tuple[x509.GeneralName, bool]:
@@ -190,15 +246,6 @@ def _subject_name(host: str) -> tuple[x509.GeneralName, bool]:
     if host != (canonical_name(host) if address is None else address):
         raise TargetError("a certificate is for a canonical name or address only")
     return (x509.DNSName(host), False) if address is None else (x509.IPAddress(ipaddress.ip_address(address)), True)
-
-
-def _permitted_names(certificate: x509.Certificate) -> tuple[str, ...] | None:
-    """Return the domains of the CA's name constraints, None if it has none."""
-    try:
-        constraints = certificate.extensions.get_extension_for_class(x509.NameConstraints).value
-    except x509.ExtensionNotFound:
-        return None
-    return tuple(name.value for name in constraints.permitted_subtrees or () if isinstance(name, x509.DNSName))
 
 
 def _utc(timestamp: float) -> datetime.datetime:

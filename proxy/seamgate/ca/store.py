@@ -4,6 +4,7 @@
     ca.pem          the certificate: what guests trust
     ca.bundle.pem   the machine's roots and ca.pem: for clients of which only some traffic crosses the gateway
     ca.p12          ca.pem as a Java trust store (password "changeit", as Java's own has; it holds nothing secret)
+    guests/NAME/    the same four of the CA that this guest alone trusts, with `ca: {each_guest: true}`
 
 The key never leaves this folder, and no guest ever sees it. Nothing here is called on the hot path.
 """
@@ -19,6 +20,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 from cryptography import x509
@@ -36,6 +38,10 @@ CA_YEARS = 10
 CLOCK_SKEW = datetime.timedelta(days=1)
 # Java's well-known one: the store holds nothing but the public certificate.
 TRUST_STORE_PASSWORD = b"changeit"
+GUESTS = "guests"
+"""The folder, beside the CA's files, of those that belong to one guest each."""
+NO_HOST = "invalid"
+"""A name that never is one (RFC 6761 6.4): without any, a CA would be limited to nothing at all."""
 _EVERY_ADDRESS = (ipaddress.IPv4Network("0.0.0.0/0"), ipaddress.IPv6Network("::/0"))
 
 
@@ -48,12 +54,15 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         leaf_cache: hosts whose certificate and TLS context are kept.
         each_run: whether each `seamgate run` has a CA of its own, limited to the hosts that its policy could let it
             reach, where that is a closed list; it is gone when the run ends. `dir` is not used then.
+        each_guest: whether each of `guests` has a CA of its own under `serve`, in `guests/NAME` of `dir`, limited in
+            the same way: no guest trusts what is signed for another one. It is made when the guest first appears.
     """
 
     dir: str = ""
     leaf_hours: int = 72
     leaf_cache: int = 1024
     each_run: bool = False
+    each_guest: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense.
@@ -68,9 +77,15 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CaFiles(msgspec.Struct, frozen=True):
-    """Where the CA's files are."""
+    """Where a CA's files are, and whose it is: "" for everybody's."""
 
     directory: Path
+    guest: str = ""
+
+    @property
+    def command(self) -> str:
+        """What makes it."""
+        return "seamgate ca init" + (f" --guest {self.guest}" if self.guest else "")
 
     @property
     def key(self) -> Path:
@@ -111,18 +126,37 @@ def default_directory() -> Path:
     return base / "seamgate" / "ca"
 
 
+def ca_directory(config: CaConfig, base: Path) -> Path:
+    """Return the folder of the CA that a configuration names, relative to `base`."""
+    return base / Path(config.dir).expanduser() if config.dir else default_directory()
+
+
+def files_of(directory: Path, guest: str = "") -> CaFiles:
+    """Return the files of the CA in this folder: everybody's, or that of one guest, whatever its name is made of."""
+    if not guest:
+        return CaFiles(directory)
+    name = quote(guest, safe="")
+    return CaFiles(directory / GUESTS / (f"%2E{name[1:]}" if name.startswith(".") else name), guest)
+
+
 def fingerprint(certificate: x509.Certificate) -> str:
     """Return the SHA-256 of the certificate as people compare it: upper-case hex in pairs with colons."""
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
 def init_ca(
-    directory: Path, *, names: Sequence[str] = (), force: bool = False, now: datetime.datetime | None = None
+    directory: Path,
+    *,
+    guest: str = "",
+    names: Sequence[str] = (),
+    force: bool = False,
+    now: datetime.datetime | None = None,
 ) -> CaMaterial:
     """Make a new CA: ECDSA P-256, ten years, for leaf certificates only (path length 0).
 
     Args:
         directory: made with mode 0700 if it is not there.
+        guest: whose it is to be; "": everybody's.
         names: domains that it may sign for, they and what is below them, and then no address (RFC 5280 4.2.1.10);
             empty: everything.
         force: whether to replace a CA that is there. Guests then no longer trust the gateway until they get the new.
@@ -131,17 +165,20 @@ def init_ca(
     Raises:
         ConfigError: there is a CA already, a name is none, or a file can't be written.
     """
-    files = CaFiles(directory)
+    files = files_of(directory, guest)
+    folders = (directory, *((files.directory.parent, files.directory) if guest else ()))
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _self_sign(key, names, now if now is not None else datetime.datetime.now(datetime.UTC))
+    certificate = _self_sign(key, _new_name(), names, now)
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(directory):
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(files.directory):
             if not force and is_ca_there(files):
-                raise ConfigError(f"there is a CA in {directory} already; use it, or replace it with --force")
-            _write_all(files, key, certificate)
+                raise ConfigError(f"there is a CA in {files.directory} already; use it, or replace it with --force")
+            _write(files.key, _key_pem(key), 0o600)
+            _write_certificate(files, certificate)
     except OSError as exc:
-        raise ConfigError(f"the CA can't be written to {directory}: {exc.strerror}") from None
+        raise ConfigError(f"the CA can't be written to {files.directory}: {exc.strerror}") from None
     return CaMaterial(files, certificate, key)
 
 
@@ -156,30 +193,72 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_all(files: CaFiles, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    """Write the files. The certificate comes last: a folder that has one is whole."""
+def _write_certificate(files: CaFiles, certificate: x509.Certificate) -> None:
+    """Write all forms of the certificate, ca.pem last: a folder that has it is whole."""
     pem = certificate.public_bytes(serialization.Encoding.PEM)
-    _write(files.key, _key_pem(key), 0o600)
     _write(files.java_store, java_trust_store(certificate), 0o644)
     _write(files.bundle, system_roots() + pem, 0o644)
     _write(files.certificate, pem, 0o644)
 
 
-def _self_sign(key: ec.EllipticCurvePrivateKey, names: Sequence[str], now: datetime.datetime) -> x509.Certificate:
-    # The serial number in the name keeps apart two CAs of one machine in a client's trust store.
-    serial = x509.random_serial_number()
-    subject = x509.Name(
+def renew_ca(material: CaMaterial, names: Sequence[str], now: datetime.datetime | None = None) -> CaMaterial:
+    """Return the CA with a certificate for other names: of the same key and subject, and not yet written.
+
+    Who trusts the certificate before goes on to trust what is signed, as far as that one's limits reach (RFC 5280 6.1
+    takes limits from the certificate that a client trusts, not from the one that the gateway has).
+
+    Args:
+        material: the CA as it is.
+        names: as for `init_ca`.
+        now: the time; tests pin it.
+    """
+    certificate = _self_sign(material.key, material.certificate.subject, names, now)
+    return CaMaterial(material.files, certificate, material.key)
+
+
+def write_certificate(material: CaMaterial) -> None:
+    """Write the certificate in all its forms over those that are there; the key stays.
+
+    Raises:
+        ConfigError: it can't be written.
+    """
+    directory = material.files.directory
+    try:
+        with _locked(directory):
+            _write_certificate(material.files, material.certificate)
+    except OSError as exc:
+        raise ConfigError(f"the CA can't be written to {directory}: {exc.strerror}") from None
+
+
+def permitted_names(certificate: x509.Certificate) -> tuple[str, ...] | None:
+    """Return the domains of the CA's name constraints, None if it has none."""
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.NameConstraints).value
+    except x509.ExtensionNotFound:
+        return None
+    return tuple(name.value for name in constraints.permitted_subtrees or () if isinstance(name, x509.DNSName))
+
+
+def _new_name() -> x509.Name:
+    # The number in the name keeps apart two CAs of one machine in a client's trust store.
+    return x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Seamgate"),
-            x509.NameAttribute(NameOID.COMMON_NAME, f"Seamgate gateway CA {serial >> 128:08x}"),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"Seamgate gateway CA {os.urandom(4).hex()}"),
         ]
     )
+
+
+def _self_sign(
+    key: ec.EllipticCurvePrivateKey, subject: x509.Name, names: Sequence[str], now: datetime.datetime | None
+) -> x509.Certificate:
+    now = now if now is not None else datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
         .public_key(key.public_key())
-        .serial_number(serial)
+        .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + datetime.timedelta(days=365 * CA_YEARS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -280,22 +359,23 @@ def is_ca_there(files: CaFiles) -> bool:
     return False
 
 
-def load_ca(directory: Path, *, now: datetime.datetime | None = None) -> CaMaterial:
-    """Load the CA and check that it can be trusted with being trusted.
+def load_ca(directory: Path, *, guest: str = "", now: datetime.datetime | None = None) -> CaMaterial:
+    """Load the CA, or that of one guest, and check that it can be trusted with being trusted.
 
     Raises:
         ConfigError: it is missing, readable by others, expired, or its parts do not belong together; with what to do.
     """
-    files = CaFiles(directory)
+    files = files_of(directory, guest)
     if not is_ca_there(files):
-        raise ConfigError(f"there is no CA in {directory}: make one with `seamgate ca init`")
-    key = _load_key(files.key)
+        raise ConfigError(f"there is no CA in {files.directory}: make one with `{files.command}`")
+    key = _load_key(files)
     certificate = _load_certificate(files.certificate)
     _check(files, certificate, key, now if now is not None else datetime.datetime.now(datetime.UTC))
     return CaMaterial(files, certificate, key)
 
 
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _load_key(files: CaFiles) -> ec.EllipticCurvePrivateKey:
+    path = files.key
     source = str(path)
     try:
         with path.open("rb") as file:
@@ -307,7 +387,7 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigError(
             f"is open to others (mode {stat.S_IMODE(status.st_mode):04o}); do `chmod 600 {path}`, and if others may "
-            "have read it, make a new CA with `seamgate ca init --force`",
+            f"have read it, make a new CA with `{files.command} --force`",
             source=source,
         )
     if status.st_uid not in (os.geteuid(), 0):
@@ -317,7 +397,7 @@ def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ConfigError("holds no private key in PEM form without passphrase", source=source) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError("is no elliptic-curve key; make a CA with `seamgate ca init`", source=source)
+        raise ConfigError(f"is no elliptic-curve key; make a CA with `{files.command}`", source=source)
     return key
 
 
@@ -341,7 +421,7 @@ def _check(
     except x509.ExtensionNotFound:
         constraints = x509.BasicConstraints(ca=False, path_length=None)
     if not constraints.ca:
-        raise ConfigError("is no certificate of a CA; make one with `seamgate ca init`", source=source)
+        raise ConfigError(f"is no certificate of a CA; make one with `{files.command}`", source=source)
     if now < certificate.not_valid_before_utc:
         raise ConfigError(
             f"is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on only; is this machine's clock right?",
@@ -349,8 +429,8 @@ def _check(
         )
     if now >= certificate.not_valid_after_utc:
         raise ConfigError(
-            f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; make a new CA with `seamgate ca init --force` and "
-            "give guests the new ca.pem",
+            f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; make a new CA with `{files.command} --force` "
+            "and give guests the new ca.pem",
             source=source,
         )
     folder = os.stat(files.directory)

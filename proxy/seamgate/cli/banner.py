@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from seamgate import __version__
+from seamgate.ca.store import ca_directory
 from seamgate.config import Config
 from seamgate.credentials.config import CredentialConfig
 from seamgate.gateway import Gateway
@@ -88,7 +89,8 @@ def _next_steps(gateway: Gateway, config: Config) -> Iterator[str]:
     proxy = gateway.addresses.get("proxy")
     if proxy is not None:
         identity = "" if config.entries.proxy is not None and config.entries.proxy.guest else "GUEST:TOKEN@"
-        directory = f" --dir {gateway.ca_path.parent}" if config.ca.dir else ""
+        directory = f" --dir {ca_directory(config.ca, config.base)}" if config.ca.dir else ""
+        directory += " --guest GUEST" if config.ca.each_guest else ""
         url = f"http://{identity}{_bracketed(proxy[0])}:{proxy[1]}"
         yield f'  use it    eval "$(seamgate ca env{directory} --proxy {url})"'
     yield f"  watch it  seamgate audit tail -f {gateway.journal_path}"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from seamgate.ca.store import CaFiles, default_directory, is_ca_there, load_ca
+from seamgate.ca.store import ca_directory, default_directory, files_of, is_ca_there, load_ca
 from seamgate.cli.doctor_gateway import check_credentials, check_ports
 from seamgate.cli.findings import Finding, Level, Setting
 from seamgate.config import load_config, split_listen
@@ -90,7 +90,7 @@ def _version(distribution: str) -> str:
 
 def check_trust_store(setting: Setting) -> Finding:
     """Upstreams can be verified, and not with the gateway's own CA."""
-    own = CaFiles(setting.ca_dir).certificate
+    own = files_of(setting.ca_dir).certificate
     named = os.environ.get("SSL_CERT_FILE", "")
     if named and _is_same_file(own, Path(named)):
         advice = "unset SSL_CERT_FILE in the gateway's own environment; it is for guests only"
@@ -143,20 +143,28 @@ async def _ask(server: Server) -> str:
     return ""
 
 
-def check_ca(setting: Setting) -> Finding:
-    """The gateway's CA is there, valid, and its key is private."""
-    files = CaFiles(setting.ca_dir)
+def check_ca(setting: Setting) -> Iterable[Finding]:
+    """The gateway's CA is there, valid, and its key is private; or those that guests have of their own."""
+    each_guest = setting.config is not None and setting.config.ca.each_guest
+    guests = sorted(setting.config.guests) if setting.config is not None and each_guest else [""]
+    for guest in guests:
+        yield _ca(setting.ca_dir, guest)
+
+
+def _ca(directory: Path, guest: str) -> Finding:
+    files, check = files_of(directory, guest), f"ca of {guest}" if guest else "ca"
     try:
         if not is_ca_there(files):
-            return Finding("ca", Level.WARN, f"none in {setting.ca_dir}", "make one with `seamgate ca init`")
-        certificate = load_ca(setting.ca_dir).certificate
+            advice = "`seamgate serve` makes it at its start" if guest else "make one with `seamgate ca init`"
+            return Finding(check, Level.WARN, f"none in {files.directory}", advice)
+        certificate = load_ca(directory, guest=guest).certificate
     except ConfigError as exc:
-        return Finding("ca", Level.FAIL, exc.message)
+        return Finding(check, Level.FAIL, exc.message)
     left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     if left < _SOON:
-        advice = "plan the change: `seamgate ca init --force`, then give guests the new ca.pem"
-        return Finding("ca", Level.WARN, f"expires in {left.days} days", advice)
-    return Finding("ca", Level.OK, f"{files.certificate}, {left.days} days left")
+        advice = f"plan the change: `{files.command} --force`, then give guests the new ca.pem"
+        return Finding(check, Level.WARN, f"expires in {left.days} days", advice)
+    return Finding(check, Level.OK, f"{files.certificate}, {left.days} days left")
 
 
 def check_audit(setting: Setting) -> Iterable[Finding]:
@@ -435,7 +443,7 @@ def setting_of(path: Path) -> Setting:
     config = load_config(path)
     entries = (config.entries.proxy, config.entries.base_url, config.entries.socks5)
     return Setting(
-        ca_dir=config.base / Path(config.ca.dir).expanduser() if config.ca.dir else default_directory(),
+        ca_dir=ca_directory(config.ca, config.base),
         audit_dir=config.audit.file.parent,
         listen=tuple(split_listen(entry.listen) for entry in entries if entry is not None),
         dns=config.dns,

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from seamgate import launch
-from seamgate.ca.store import CaConfig
+from seamgate.ca.store import CaConfig, ca_directory
 from seamgate.errors import ConfigError
 
 _CONFIG = """\
@@ -92,7 +92,7 @@ def init(folder: Path) -> None:
         ".gitignore": _IGNORED,
     }
     _write(folder, files)
-    directory = launch.ca_directory(CaConfig(), folder)
+    directory = ca_directory(CaConfig(), folder)
     made = launch.ensure_ca(directory)
     click.echo(_report(folder, list(files), f"{'made' if made else 'uses'} the CA in {directory}"))
 

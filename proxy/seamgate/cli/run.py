@@ -15,19 +15,16 @@ import msgspec
 import uvloop
 
 from seamgate import launch
-from seamgate.ca.store import init_ca
+from seamgate.ca.store import ca_directory, init_ca
 from seamgate.cli.allow import allow_hosts
 from seamgate.cli.brokering import broker
 from seamgate.cli.isolation import Run, run_isolated
 from seamgate.cli.summary import render_summary, summarise
-from seamgate.config import BUILTIN_PLUGINS, Config, load_config
+from seamgate.config import Config, load_config
 from seamgate.errors import ConfigError
 from seamgate.observe.logging import LEVELS, configure_logging
-from seamgate.policy.closed import closed_hosts
 from seamgate.policy.files import read_policies
-
-_NO_HOST = "invalid"
-"""A name that never is one (RFC 6761 6.4): without any, a CA would be limited to nothing at all."""
+from seamgate.signing import signing_limits
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -171,7 +168,7 @@ def _unconfigured(
 
 
 def _with_ca(config: Config, scratch: Path, talkative: bool, *, may_move: bool) -> Config:
-    directory = launch.ca_directory(config.ca, config.base).resolve()
+    directory = ca_directory(config.ca, config.base).resolve()
     try:
         if launch.ensure_ca(directory) and talkative:
             _say(f"made a CA in {directory}")
@@ -186,12 +183,10 @@ def _with_ca(config: Config, scratch: Path, talkative: bool, *, may_move: bool) 
 def _with_own_ca(config: Config, scratch: Path, labels: dict[str, str], talkative: bool) -> Config:
     """Make a CA that ends with the run and can sign for nothing that its policy could not allow, if that is known."""
     directory = scratch / "ca"
-    builtin = {plugin.name for plugin in config.plugins} <= {plugin.name for plugin in BUILTIN_PLUGINS}
-    # A plugin may allow what no policy does.
-    domains = closed_hosts(read_policies(config.policies), labels) if builtin else None
-    init_ca(directory, names=() if domains is None else domains or (_NO_HOST,))
+    names = signing_limits(config, read_policies(config.policies), {launch.GUEST: labels})[launch.GUEST]
+    init_ca(directory, names=names or ())
     if talkative:
-        _say("made a CA for this run" + ("" if domains is None else f", for {', '.join(domains) or 'no host'}"))
+        _say("made a CA for this run" + ("" if names is None else f", for {', '.join(names)}"))
     return msgspec.structs.replace(config, ca=msgspec.structs.replace(config.ca, dir=str(directory)))
 
 

@@ -19,7 +19,6 @@ import structlog
 import uvloop
 
 from seamgate import launch
-from seamgate.ca.leaf import load_authority
 from seamgate.cli.banner import render_banner
 from seamgate.cli.succession import Successor, inheritance
 from seamgate.config import MOST_WORKERS, Config, load_config
@@ -30,6 +29,7 @@ from seamgate.flow import Isolation
 from seamgate.gateway import Gateway
 from seamgate.observe.logging import LEVELS, configure_logging
 from seamgate.registry import load_plugins
+from seamgate.signing import check_authorities
 from seamgate.tasks import spawn
 from seamgate.upstream.addresses import compile_permit
 from seamgate.upstream.tls import UpstreamTls
@@ -97,8 +97,8 @@ def serve(
 
 async def _check(config: Config) -> None:
     """Load what a start loads, in a loop as it does, without listening and without touching the journal."""
-    if config.entries.proxy is not None:
-        load_authority(config.ca, base=config.base)
+    if config.entries.terminate:
+        check_authorities(config)
     load_plugins(config, 1, time.time)
     UpstreamTls(config.upstream_tls, base=config.base)
     Identities(config.guests, Isolation.PROXY)

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from seamgate.ca.leaf import CertificateAuthority
 from seamgate.entry.binding import TunnelBinding
 from seamgate.entry.connections import Connections
 from seamgate.entry.http1_guest import Http1Guest
@@ -24,6 +23,7 @@ from seamgate.entry.tunnel import Tunnel
 from seamgate.errors import Reason
 from seamgate.flow import Guest, Step, Target
 from seamgate.seam import Seam
+from seamgate.signing import Authorities
 from seamgate.streams import Transport, as_protocol
 from seamgate.verdict import Effect, Verdict, deny
 
@@ -48,9 +48,9 @@ class Place(msgspec.Struct, frozen=True):
 class OpaqueStreams:
     """What the streams of one entry have in common."""
 
-    def __init__(self, seam: Seam, authority: CertificateAuthority, connections: Connections, entry: str) -> None:
+    def __init__(self, seam: Seam, authorities: Authorities, connections: Connections, entry: str) -> None:
         self.seam = seam
-        self.authority = authority
+        self.authorities = authorities
         self.connections = connections
         self.entry = entry
         self.undecided: set[OpaqueStream] = set()
@@ -163,7 +163,7 @@ class OpaqueStream(asyncio.Protocol):
     def _speak_tls(self, data: bytes) -> None:
         common = self._common
         target = self._place.target("https")
-        tunnel = Tunnel(common.seam, common.authority, common.connections, common.entry, self._guest, target)
+        tunnel = Tunnel(common.seam, common.authorities, common.connections, common.entry, self._guest, target)
         tunnel.adopt(self._transport, data, telling=self._telling)
 
     def _speak_http(self, data: bytes) -> None:

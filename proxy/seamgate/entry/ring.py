@@ -52,7 +52,7 @@ class RingGuest:
         self._guest = guest
         self._terminates = entry.own_tls == "terminate"
         self._denied_code = DENIED_CODES[entry.denied_names]
-        self._streams = OpaqueStreams(gateway.seam, gateway.authority, gateway.connections, ENTRY)
+        self._streams = OpaqueStreams(gateway.seam, gateway.authorities, gateway.connections, ENTRY)
         self._refusals = Refusals(gateway.seam, guest, ENTRY)
 
     # -- names -------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class RingGuest:
 
     def _accept_plaintext(self, place: Place) -> asyncio.Protocol | None:
         streams, target = self._streams, place.target("https")
-        tunnel = Tunnel(streams.seam, streams.authority, streams.connections, ENTRY, self._guest, target)
+        tunnel = Tunnel(streams.seam, streams.authorities, streams.connections, ENTRY, self._guest, target)
         reader = tunnel.adopt_plaintext(telling=place.port in SCHEMES)
         return None if reader is None else as_protocol(reader)
 

@@ -16,7 +16,6 @@ from typing import Any
 from seamgate.address import canonical_name, parse_authority
 from seamgate.audit.parts import connect_part, guest_part
 from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
-from seamgate.ca.leaf import CertificateAuthority
 from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import ProxyBinding, TunnelBinding
 from seamgate.entry.connections import Connections
@@ -30,6 +29,7 @@ from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http1 import write_response_head
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
+from seamgate.signing import Authorities
 from seamgate.streams import Receiver, TlsStream, Transport
 from seamgate.tasks import spawn
 from seamgate.verdict import Effect, Verdict, denial_of, deny
@@ -45,14 +45,14 @@ class Tunnel:
     def __init__(
         self,
         seam: Seam,
-        authority: CertificateAuthority,
+        authorities: Authorities,
         connections: Connections,
         entry: str,
         guest: Guest,
         target: Target,
     ) -> None:
         self._seam = seam
-        self._authority = authority
+        self._authorities = authorities
         self._connections = connections
         self._entry = entry
         self._guest = guest
@@ -222,7 +222,7 @@ class Tunnel:
                 f"the TLS server name is {name[:80]!r}, the tunnel goes to {host}", reason=Reason.TARGET_MISMATCH
             )
         try:
-            return self._authority.leaf_context(host, alpn=self._seam.guest_alpn)
+            return self._authorities.of(self._guest).leaf_context(host, alpn=self._seam.guest_alpn)
         except GuestProtocolError:
             raise
         except SeamgateError as error:
@@ -353,11 +353,9 @@ def connect_target(head: RequestHead) -> Target:
 class ConnectHandler:
     """What the explicit proxy does with CONNECT."""
 
-    def __init__(
-        self, seam: Seam, authority: CertificateAuthority, connections: Connections, binding: ProxyBinding
-    ) -> None:
+    def __init__(self, seam: Seam, authorities: Authorities, connections: Connections, binding: ProxyBinding) -> None:
         self._seam = seam
-        self._authority = authority
+        self._authorities = authorities
         self._connections = connections
         self._binding = binding
 
@@ -369,5 +367,5 @@ class ConnectHandler:
         """
         guest = self._binding.identify(head)
         target = connect_target(head)
-        tunnel = Tunnel(self._seam, self._authority, self._connections, self._binding.entry, guest, target)
+        tunnel = Tunnel(self._seam, self._authorities, self._connections, self._binding.entry, guest, target)
         tunnel.open(connection)

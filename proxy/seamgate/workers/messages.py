@@ -47,7 +47,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
         own: (address, port) of everything that no guest may be carried to.
         memory: the place of that of `SharedMemory`.
         guests: names of those that the gateway started with: they have a place of their own in the memory.
-        ca: fingerprint of the CA that the supervisor loaded, "" for none.
+        ca: `Authorities.identity` of the CAs that the supervisor loaded, "" for none.
         audit_problem: as in `Audit`.
         log_format, log_level: of `seamgate serve`.
     """

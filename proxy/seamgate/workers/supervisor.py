@@ -22,7 +22,6 @@ import structlog
 from prometheus_client import Metric
 
 from seamgate.audit.record import AuditRecord
-from seamgate.ca.store import fingerprint
 from seamgate.config import AdminConfig, Config, split_listen
 from seamgate.descriptors import listener_at
 from seamgate.document import read_text
@@ -189,7 +188,7 @@ class Supervisor(Gateway):
             own=sorted(self._own.places),
             memory=1,
             guests=tuple(self._started_with.guests),
-            ca=fingerprint(self.authority.certificate) if self._authority is not None else "",
+            ca=self._authorities.identity if self._authorities is not None else "",
             audit_problem=self._told_problem,
             log_format=log_format,
             log_level=log_level,
@@ -368,6 +367,7 @@ class Supervisor(Gateway):
                 await self._prepare_all(config, generation)
             self._swap(new)
             self._own_metrics = WorkMetrics(self)
+            await asyncio.to_thread(self._write_certificates)
             committed = await asyncio.gather(*[self._commit(member) for member in self._members if member.is_up()])
             ended = [each for each in committed if each is not None]
             return self._reloaded(

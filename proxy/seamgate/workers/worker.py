@@ -20,7 +20,6 @@ import structlog
 import uvloop
 
 from seamgate import launch
-from seamgate.ca.store import fingerprint
 from seamgate.config import Config, DnsEntry
 from seamgate.errors import ConfigError, SeamgateError
 from seamgate.gateway import BACKLOG, Gateway
@@ -30,6 +29,7 @@ from seamgate.observe.work import work_of
 from seamgate.pipeline import Pipeline
 from seamgate.reloading import Prepared as PreparedConfig
 from seamgate.seam import Seam
+from seamgate.signing import Authorities
 from seamgate.tasks import spawn
 from seamgate.upstream.connect import Connector
 from seamgate.watching import FileWatch
@@ -94,7 +94,7 @@ class WorkerGateway(Gateway):
             SeamgateError: as `Gateway.start`; or the CA is not the one that the supervisor has.
         """
         await super().start()
-        found = fingerprint(self.authority.certificate) if self._authority is not None else ""
+        found = self._authorities.identity if self._authorities is not None else ""
         if found != self._setup.ca:
             raise ConfigError("the CA is not the one that the gateway started with: restart the gateway to change it")
 
@@ -112,6 +112,9 @@ class WorkerGateway(Gateway):
         return ended.exchanges, ended.tunnels
 
     # -- what a worker does otherwise --------------------------------------------------------------------------------
+
+    def _make_authorities(self, config: Config) -> Authorities:
+        return Authorities(config, makes=False)
 
     def _open_journal(self, config: Config) -> Recorder:
         return self.recorder

@@ -15,11 +15,12 @@ from click.testing import CliRunner
 
 from seamgate.audit.config import AuditConfig
 from seamgate.audit.journal import Journal
-from seamgate.ca.store import init_ca
+from seamgate.ca.store import CaConfig, init_ca
 from seamgate.cli import doctor, doctor_gateway
 from seamgate.cli.doctor import examine, render
 from seamgate.cli.findings import Finding, Level, Setting
 from seamgate.config import Config
+from seamgate.entry.identity import GuestConfig
 from seamgate.upstream.resolver import DnsConfig
 from seamgate_vmm.host import open_host
 
@@ -81,6 +82,15 @@ def test_ca_missing_good_and_damaged(tmp_path: Path) -> None:
     damaged = only(doctor.check_ca(here))
     assert damaged.level is Level.FAIL
     assert "chmod 600" in damaged.message
+
+
+def test_each_guests_ca_is_looked_at(tmp_path: Path) -> None:
+    """With `ca: each_guest`, one finding for each guest: one that is missing is made by `serve`."""
+    init_ca(tmp_path / "ca", guest="a")
+    config = Config(ca=CaConfig(each_guest=True), guests={"b": GuestConfig(), "a": GuestConfig()})
+    found = list(doctor.check_ca(setting(tmp_path, config=config)))
+    assert [(each.check, each.level) for each in found] == [("ca of a", Level.OK), ("ca of b", Level.WARN)]
+    assert "seamgate serve" in found[1].advice
 
 
 def test_trust_store_must_not_be_our_own_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ class NetnsGuest:
         seam = gateway.seam
         self._refusals = Refusals(seam, guest, ENTRY)
         self._dns = DnsService(seam, guest, self._names, self._refusals, DENIED_CODES[entry.denied_names])
-        self._redirected = OpaqueStreams(seam, gateway.authority, gateway.connections, ENTRY)
+        self._redirected = OpaqueStreams(seam, gateway.authorities, gateway.connections, ENTRY)
         self._closers: list[Callable[[], None]] = []
         self._channel: socket.socket | None = None
         self._reader: control.Reader | None = None
@@ -184,7 +184,7 @@ class NetnsGuest:
         """Serve everything, then let the guest begin."""
         gateway, guest, loop = self._gateway, self._guest, asyncio.get_running_loop()
         proxy = ProxyBinding(ENTRY, Identities({}, Isolation.NETNS), guest)
-        on_connect = ConnectHandler(gateway.seam, gateway.authority, gateway.connections, proxy)
+        on_connect = ConnectHandler(gateway.seam, gateway.authorities, gateway.connections, proxy)
         await gateway.serve(sockets["proxy"], lambda: Http1Guest(gateway.seam, proxy, gateway.connections, on_connect))
         routes = RouteBinding(ENTRY, self._routes, Identities({}, Isolation.NETNS), guest)
         if self._routes:
