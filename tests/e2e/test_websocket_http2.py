@@ -103,6 +103,16 @@ async def test_an_upstream_that_does_not_take_it_is_asked_over_http1(settings: d
         await claimed(lab, 2)
 
 
+async def test_what_the_upstream_takes_is_found_out_first() -> None:
+    """No CONNECT came before, for which a session would have been opened: one of HTTP/2 alone is still asked in it."""
+    async with a_lab(upstream_of(2, echo)) as lab:
+        peer = await open_socket(await lab.base(), "/api/ws")
+        await peer.say("hello")
+        assert await peer.hear() == "hello"
+        await peer.close()
+        await lab.audited(COMPLETE)
+
+
 # -- before it is open -----------------------------------------------------------------------------------------------
 
 

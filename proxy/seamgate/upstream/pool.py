@@ -218,10 +218,14 @@ class SessionPool:
     ) -> Lent | Awaitable[Lent | None] | None:
         """Give a stream for a WebSocket (RFC 8441), or an awaitable of it; None where the upstream does not take that.
 
-        No session is opened to find out: without one that has shown it, the answer is None. Arguments and errors as
-        with `acquire`. What is lent may in rare cases be a session that does not take it either: ask `connects`.
+        Only where sessions are opened ahead of requests is one opened to find out: it serves who comes next. Else,
+        without one that has shown it, the answer is None. Arguments and errors as with `acquire`. What is lent may in
+        rare cases be a session that does not take it either: ask `connects`.
         """
         bucket = self._bucket(target, guest, generation)
+        if self._config.preconnect and bucket.connects is None and bucket.multiplexes is not False:
+            # The request may have come before the connection that its CONNECT, or its entry, asked for in advance.
+            self.preconnect(target, addresses, guest, generation)
         if bucket.will_tell:
             return self._tunnel_late(bucket, target, addresses, guest, generation)
         if not bucket.connects or bucket.multiplexes is False:
