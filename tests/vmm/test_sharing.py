@@ -8,7 +8,7 @@ from seamgate_vmm import _kvm
 from seamgate_vmm.guest import State
 from seamgate_vmm.host import Host
 from seamgate_vmm.snapshot import Loaded
-from seamgate_vmm.template import Job, recycle, rehearse, restore, view_of
+from seamgate_vmm.template import Job, new_machine, recycle, rehearse, restore, view_of
 from vmm.conftest import ROOMY, Collect, RunPython, drive
 
 pytestmark = pytest.mark.kvm
@@ -68,6 +68,25 @@ def test_a_rehearsed_machine_runs_its_guest_as_a_new_one(host: Host, template: L
     assert guest.state is State.OVER
     assert bytes(console.streams[1]) == b"['sys'] ['-c', 'x'] False\n"
     guest.close()
+
+
+def test_what_two_tenants_wrote_is_ready_for_the_third(host: Host, template: Loaded) -> None:
+    """Pages that both wrote stay the machine's own, 1 MiB of them at most, and hold the template's bytes again."""
+    greedy = "import gc\ngc.unfreeze()\nkept = [gc.get_objects() for _ in range(3)]"  # a reference to all there is
+    view, size = view_of(template.meta.roots), template.meta.memory_bytes
+    machine, fresh = rehearse(host, template, view), new_machine(host, template, ROOMY)
+    try:
+        own = [sum(length for _, length in machine.machine.private_pages())]
+        for _ in range(3):
+            machine = restore(host, template, Job(["-c", greedy], {}), view, Collect(), ROOMY, reuse=machine)
+            assert drive(machine).code == 0
+            recycle(machine)
+            own.append(sum(length for _, length in machine.machine.private_pages()))
+            assert machine.machine.read(0, size, True) == fresh.read(0, size, True)
+        assert own == [own[0], own[0], own[0] + (1 << 20), own[0] + (1 << 20)]
+    finally:
+        machine.close()
+        fresh.close()
 
 
 def test_tls_contexts_made_ahead_are_new_ones(run_python: RunPython) -> None:

@@ -198,10 +198,11 @@ void machine_close(struct machine *m)
     if (m->memory)
         munmap(m->memory, m->limit_bytes);
     free(m->hot);
+    free(m->seen);
     if (m->parked)
         free(m->parked->folded.words);
     free(m->parked);
-    m->hot = NULL;
+    m->hot = m->seen = NULL;
     m->parked = NULL;
     if (m->ring)
         munmap(m->ring, RING_BYTES);

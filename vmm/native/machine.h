@@ -63,6 +63,8 @@ struct machine {
     bool has_ring;            /* one is mapped there now */
     int doorbell;             /* eventfd, or -1 */
     u8 *hot;                  /* a bit per page of the template: kept over a reset, with its bytes put back */
+    u8 *seen;                 /* likewise: one that a tenant has written, for what becomes hot */
+    u32 learnt;               /* how many became hot so */
     u32 slots;
     enum landing landing;
     struct wire_shim shim;    /* from the shim's file */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define POPULATE_WRITE 23 /* MADV_POPULATE_WRITE, since Linux 5.14 */
+#define MOST_LEARNT 256   /* pages that tenants make hot: 1 MiB of a machine that waits for the next one */
 
 static int pagemap = -1;
 
@@ -31,17 +32,24 @@ void machine_close_pagemap(void)
 
 static bool is_hot(const struct machine *m, u64 page) { return m->hot && m->hot[page / 8] >> page % 8 & 1; }
 
+static int make_hot_bits(struct machine *m)
+{
+    u64 bytes = m->template_bytes / PAGE / 8 + 1;
+    if (!m->hot)
+        m->hot = calloc(bytes, 1);
+    if (!m->seen)
+        m->seen = calloc(bytes, 1);
+    return m->hot && m->seen ? 0 : -1;
+}
+
 /* Returns 0 with the range unshared now and kept over resets: every guest of the template writes there. */
 int machine_set_hot(struct machine *m, u64 address, u64 length)
 {
-    u64 pages = m->template_bytes / PAGE;
     if (address % PAGE || length % PAGE || address > m->template_bytes || length > m->template_bytes - address) {
         errno = EINVAL;
         return -1;
     }
-    if (!m->hot)
-        m->hot = calloc(pages / 8 + 1, 1);
-    if (!m->hot)
+    if (make_hot_bits(m))
         return -1;
     for (u64 page = address / PAGE; page < (address + length) / PAGE; page++)
         m->hot[page / 8] |= (u8)(1u << page % 8);
@@ -111,23 +119,54 @@ int machine_own_pages(const struct machine *m, int (*each)(void *, u64 address, 
     return private_pages(m, m->end, false, each, context);
 }
 
+/* Whether a page that a tenant wrote is kept for the next one. What two tenants of a machine wrote the third will write:
+ * putting the template's bytes back costs a twentieth of losing the page and faulting it, in two tables, again. */
+static bool learn(struct machine *m, u64 page)
+{
+    u8 bit = (u8)(1u << page % 8);
+    bool again = m->seen[page / 8] & bit;
+    m->seen[page / 8] |= bit;
+    if (!again || m->learnt == MOST_LEARNT)
+        return false;
+    m->hot[page / 8] |= bit;
+    m->learnt++;
+    return true;
+}
+
+static int drop(const struct machine *m, u64 address, u64 length)
+{
+    /* SAFE: the range is part of a run of private pages of the template's part of memory. */
+    return length ? madvise(m->memory + address, length, MADV_DONTNEED) : 0;
+}
+
 static int drop_run(void *context, u64 address, u64 length)
 {
-    const struct machine *m = context;
-    return madvise(m->memory + address, length, MADV_DONTNEED);
+    struct machine *m = context;
+    u64 goes = 0; /* bytes of pages to drop that end at the page looked at */
+    for (u64 done = 0; done < length; done += PAGE) {
+        if (!learn(m, (address + done) / PAGE)) {
+            goes += PAGE;
+            continue;
+        }
+        if (drop(m, address + done - goes, goes))
+            return -1;
+        goes = 0;
+    }
+    return drop(m, address + length - goes, goes);
 }
 
 /* Returns 0 after bringing memory back to the template and detaching the ring: for the next tenant. Only pages that the
- * last tenant wrote are dropped: what it merely read stays mapped, which is what makes a machine warm. The processor is
- * set by machine_load(), which replaces every register. Slots that were added stay, emptied. A machine that was brought
- * back and not used since is left as it is: so the work can be done before a guest waits for it. */
+ * last tenant wrote are dropped, or have the template's bytes put back: what it merely read stays mapped, which is what
+ * makes a machine warm. The processor is set by machine_load(), which replaces every register. Slots that were added
+ * stay, emptied. A machine that was brought back and not used since is left as it is: so the work can be done before a
+ * guest waits for it. */
 int machine_reset(struct machine *m)
 {
     if (m->clean)
         return 0;
     if (machine_settle(m) || !m->template_bytes || m->building)
         return -1;
-    if (private_pages(m, m->template_bytes, true, drop_run, m) || refill_hot(m)) {
+    if (make_hot_bits(m) || private_pages(m, m->template_bytes, true, drop_run, m) || refill_hot(m)) {
         if (machine_map_image(m)) /* all of it anew: slower, and just as clean */
             return -1;
     }
