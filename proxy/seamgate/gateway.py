@@ -23,31 +23,24 @@ from seamgate.audit.journal import Journal
 from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.record import AuditRecord
 from seamgate.config import (
-    BaseUrlEntry,
     Config,
     DnsEntry,
     Entries,
-    ProxyEntry,
-    Socks5Entry,
     load_config,
-    parse_route,
     split_admin,
     split_listen,
 )
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.sources import secret_variables
 from seamgate.descriptors import fit_connections, listener_at
-from seamgate.entry.beyond_limit import BeyondLimit
-from seamgate.entry.binding import Binding, ProxyBinding, RouteBinding
 from seamgate.entry.connections import Connections
 from seamgate.entry.dns_entry import RESULTS, NameService
 from seamgate.entry.dns_listener import DnsListener
 from seamgate.entry.dns_service import DENIED_CODES
-from seamgate.entry.http1_guest import Http1Guest, OnConnect
-from seamgate.entry.opaque import OpaqueStreams
+from seamgate.entry.factories import accepting, base_url_factory, proxy_factory, socks_entry
+from seamgate.entry.http1_guest import Http1Guest
 from seamgate.entry.roster import Roster
 from seamgate.entry.socks5 import SocksEntry
-from seamgate.entry.tunnel import ConnectHandler
 from seamgate.errors import ConfigError, PrerequisiteMissing, Reason, SeamgateError
 from seamgate.flow import Isolation
 from seamgate.observe.admin import AdminServer
@@ -61,7 +54,6 @@ from seamgate.revocation import Revoked, bound_by, revoke
 from seamgate.seam import Seam
 from seamgate.signing import Authorities, NewAuthorities
 from seamgate.stopping import end_all, let_finish, see_off
-from seamgate.streams import as_protocol
 from seamgate.tasks import spawn
 from seamgate.telling import gateway_record, tell_reloaded
 from seamgate.upstream.addresses import compile_permit
@@ -248,12 +240,15 @@ class Gateway:
         return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
 
     async def _open_entries(self, entries: Entries) -> None:
+        seam, connections, roster = self.seam, self.connections, self._roster
         if entries.proxy is not None:
-            await self._listen("proxy", entries.proxy.listen, self._accepting(self._proxy(entries.proxy)))
+            factory = proxy_factory(entries.proxy, seam, self.authorities, connections, roster)
+            await self._listen("proxy", entries.proxy.listen, accepting(connections, factory))
         if entries.base_url is not None:
-            await self._listen("base_url", entries.base_url.listen, self._accepting(self._base_url(entries.base_url)))
+            factory = base_url_factory(entries.base_url, seam, connections, roster)
+            await self._listen("base_url", entries.base_url.listen, accepting(connections, factory))
         if entries.socks5 is not None:
-            self._socks = self._socks5(entries.socks5)
+            self._socks = socks_entry(entries.socks5, seam, self.authorities, connections, roster)
             await self._listen("socks5", entries.socks5.listen, self._socks.accept)
         if entries.dns is not None:
             await self._listen_dns(entries.dns)
@@ -306,44 +301,14 @@ class Gateway:
     async def serve(self, listener: socket.socket, factory: Callable[[], Http1Guest]) -> None:
         """Take connections from a listener that is open already: one inside of a guest's network namespace."""
         loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(self._accepting(factory), sock=listener, backlog=BACKLOG))
-
-    def _accepting(self, factory: Callable[[], Http1Guest]) -> Callable[[], asyncio.BaseProtocol]:
-        def accept() -> asyncio.BaseProtocol:
-            return as_protocol(factory()) if self.connections.admit() else BeyondLimit()
-
-        return accept
+        accept = accepting(self.connections, factory)
+        self._servers.append(await loop.create_server(accept, sock=listener, backlog=BACKLOG))
 
     async def _listen_admin(self, listen: str) -> None:
         self._admin = AdminServer(self, split_admin(listen))
         bound = await self._admin.start()
         if bound is not None:
             self._own.add(*bound)
-
-    def _proxy(self, entry: ProxyEntry) -> Callable[[], Http1Guest]:
-        guest = self._roster.guest(entry.guest, Isolation.PROXY)
-        binding = ProxyBinding("proxy", self._roster.identities(Isolation.PROXY), guest)
-        self._roster.follow(binding, "proxy")
-        on_connect = ConnectHandler(self.seam, self.authorities, self.connections, binding)
-        return lambda: self._connection(binding, on_connect)
-
-    def _base_url(self, entry: BaseUrlEntry) -> Callable[[], Http1Guest]:
-        guest = self._roster.guest(entry.guest, Isolation.BASE_URL)
-        routes = {name: parse_route(origin) for name, origin in entry.routes.items()}
-        identities = self._roster.identities(Isolation.BASE_URL)
-        binding = RouteBinding("base_url", routes, identities, guest, entry.hosts)
-        self._roster.follow(binding, "base_url")
-        return lambda: self._connection(binding, None)
-
-    def _socks5(self, entry: Socks5Entry) -> SocksEntry:
-        streams = OpaqueStreams(self.seam, self.authorities, self.connections, "socks5")
-        guest = self._roster.guest(entry.guest, Isolation.PROXY)
-        socks = SocksEntry(streams, self._roster.identities(Isolation.PROXY), guest)
-        self._roster.follow(socks, "socks5")
-        return socks
-
-    def _connection(self, binding: Binding, on_connect: OnConnect | None) -> Http1Guest:
-        return Http1Guest(self.seam, binding, self.connections, on_connect)
 
     # -- running -----------------------------------------------------------------------------------------------------
 

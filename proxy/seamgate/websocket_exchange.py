@@ -105,9 +105,9 @@ class WebSocketExchange(Exchange):
 
     def _resolve(self) -> None:
         """Go on only if what allows the request also allows what it is to become."""
-        if self._verdict.upgrade != self.request.upgrade:
+        if self._facts.verdict.upgrade != self.request.upgrade:
             message = f"nothing says that the request may become a {self.request.upgrade}"
-            self.refuse(deny(message, reason=Reason.UPGRADE_REFUSED, rule=self._verdict.rule))
+            self.refuse(deny(message, reason=Reason.UPGRADE_REFUSED, rule=self._facts.verdict.rule))
         else:
             super()._resolve()
 
@@ -208,15 +208,17 @@ class WebSocketExchange(Exchange):
             self.refuse(deny("bytes came before the WebSocket was open", reason=Reason.BAD_REQUEST))
             return
         response = self._inspected(head)
-        denial = self._pipeline.judge_response(self.request, response, self._steps)
+        denial = self._pipeline.judge_response(self.request, response, self._facts.steps)
         if denial is not None:
             self.refuse(denial)
             return
         self._upload.forget()
         self._stage = RESPONDING
-        self._status = 101
-        self._first_byte_ms = (monotonic() - self._started) * 1000
-        self._gate = MessageGate(self._seam, self._pipeline, self.request, response, self._verdict, self._supplies)
+        self._facts.status = 101
+        self._facts.first_byte_ms = self._facts.elapsed_ms()
+        self._gate = MessageGate(
+            self._seam, self._pipeline, self.request, response, self._facts.verdict, self._facts.supplies
+        )
         limit_bytes = self._seam.limits.websocket_message_bytes
         self._guest_reader = FrameReader(masked=True, deflate=self._offer.deflate, limit_bytes=self._most_from_guest())
         self._guest_writer = FrameWriter(masked=False, deflate=self._offer.deflate)
@@ -229,7 +231,7 @@ class WebSocketExchange(Exchange):
         self._socket.upgrade(self, response_headers(response.headers, self._offer, agreed, compress=compress))
 
     def _most_from_guest(self) -> int:
-        limits, ours = self._verdict.limits, self._seam.limits
+        limits, ours = self._facts.verdict.limits, self._seam.limits
         limit = limits.request_body_bytes if limits is not None else None
         if limit is None:
             limit = ours.request_body_bytes
@@ -239,14 +241,14 @@ class WebSocketExchange(Exchange):
         """Pass the head through the inspectors of answers."""
         headers = tuple([pair for pair in head.headers if pair[0] not in NOT_FOR_GUESTS])
         secrets: tuple[tuple[str, bytes], ...] = ()
-        if self._pipeline.redacts_supplies and self._supplies:
-            secrets = tuple([(each.credential, value) for each in self._supplies for value in each.secrets])
+        if self._pipeline.redacts_supplies and self._facts.supplies:
+            secrets = tuple([(each.credential, value) for each in self._facts.supplies for value in each.secrets])
         _, response = open_response_filters(
             self._pipeline,
             self.request,
             Response(101, headers),
-            self._verdict,
-            self._steps,
+            self._facts.verdict,
+            self._facts.steps,
             redactors_of(secrets, self._pipeline.probes, self.request.guest),
             self._seam.limits.plugin_budget_s,
             bodiless=True,
@@ -461,11 +463,11 @@ class WebSocketExchange(Exchange):
             return
         if self._stage == DONE:
             return
-        self._ending = verdict
-        self._steps += gate.steps
+        self._facts.ending = verdict
+        self._facts.steps += gate.steps
         code = self._error_code or _close_code(verdict)
         self._close_code = code
-        rule = verdict.rule or self._verdict.rule
+        rule = verdict.rule or self._facts.verdict.rule
         self._tell_guest(Close(code, f"{verdict.reason.value}; rule={rule}; id={self.request.id}"))
         self._tell_upstream(Close(CloseCode.GOING_AWAY))
         self._end(Outcome.TRUNCATED)

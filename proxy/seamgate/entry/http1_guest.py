@@ -1,6 +1,6 @@
 """A guest's HTTP/1.1 connection, over whatever stream its entry has: the guest's side of exchanges, one at a time.
 
-Bytes -> reader -> head -> binding -> exchange; what the exchange answers is queued and leaves in one piece per batch.
+Bytes -> reader -> head -> binding -> exchange; what the exchange answers is `seamgate.entry.http1_writer`'s to send.
 CONNECT is handed to the entry. State: `_exchange` while one is under way; `_discarding` once nothing that the guest
 sends matters any more; the reader knows how far the present request was read.
 """
@@ -16,24 +16,22 @@ from typing import Any, Final
 
 from seamgate.audit.parts import guest_part, refused_part
 from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
-from seamgate.denial import denial_answer, denial_remark
 from seamgate.entry.binding import Binding
 from seamgate.entry.bound import Bound
 from seamgate.entry.connections import Connections
+from seamgate.entry.http1_writer import DRAINED_BYTES, Http1Writer
 from seamgate.errors import GuestProtocolError, Reason, SeamgateError
 from seamgate.exchange import Exchange
 from seamgate.flow import BodyState, Guest, Headers, Request
-from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, Trailers
-from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_response_head
-from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
+from seamgate.protocol.heads import RequestHead, Trailers
+from seamgate.protocol.http1 import write_response_head
+from seamgate.protocol.http1_reader import NEED_DATA
 from seamgate.protocol.websocket_handshake import WEBSOCKET, asks, parse_offer
 from seamgate.seam import Seam
 from seamgate.streams import TlsStream, Transport
 from seamgate.verdict import Verdict, denial_of
 from seamgate.websocket_exchange import WebSocketExchange
 
-DRAINED_BYTES: Final = 1024 * 1024
-"""How much of a refused request's body is read over, so that the guest can read the refusal and go on."""
 PIPELINED_BYTES: Final = 65536
 """How much a guest may send ahead of its answer."""
 LINGER_S: Final = 2.0
@@ -47,31 +45,24 @@ _Request: Final = Request
 _monotonic: Final = monotonic
 _PENDING: Final = BodyState.PENDING
 _ABSENT: Final = BodyState.ABSENT
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Http1Guest:
+class Http1Guest(Http1Writer):
     """One connection of one guest."""
 
     def __init__(
         self, seam: Seam, binding: Binding, connections: Connections, on_connect: OnConnect | None = None
     ) -> None:
+        super().__init__()
         self.seam = seam
         self.binding = binding
         self.connections = connections
-        self.transport: Transport | None = None
         self.exchanges = 0
-        self.opened_at = self._active_at = self._begun_at = monotonic()
+        self.opened_at = self._begun_at = self._active_at
         self.on_closed: Callable[[Http1Guest], None] | None = None
         self._on_connect = on_connect
-        self._reader = RequestReader()
         self._exchange: Exchange | None = None
         self._websocket: WebSocketExchange | None = None
-        self._head: RequestHead | None = None
-        self._out: list[bytes] = []
-        self._keep_alive = True
-        self._chunked = False
-        self._until_close = False
         self._body_paused = False
         self._reading_paused = False
         self._discarding = False
@@ -361,47 +352,6 @@ class Http1Guest:
 
     # -- the guest's side of an exchange -----------------------------------------------------------------------------
 
-    def send_continue(self) -> None:
-        """Ask for the body."""
-        self._out.append(_CONTINUE)
-        self.flush()
-
-    def send_informational(self, status: int, headers: Headers) -> None:
-        """Pass on a 1xx response; an HTTP/1.0 guest knows none."""
-        if self._head is not None and self._head.minor:
-            self._out.append(write_response_head(status, headers, None, keep_alive=True))
-
-    def send_head(self, status: int, headers: Headers, body: int | None, remark: bytes = b"") -> None:
-        """Begin the response."""
-        head = self._head
-        minor = 1 if head is None else head.minor
-        self._until_close = body == CHUNKED and minor == 0
-        self._chunked = body == CHUNKED and minor == 1
-        if self._until_close or not self._can_go_on():
-            self._keep_alive = False
-        framing = UNTIL_CLOSE if self._until_close else body
-        keep_alive = self._keep_alive
-        self._out.append(
-            write_response_head(status, headers, framing, keep_alive=keep_alive, minor=minor, remark=remark)
-        )
-
-    def send_data(self, data: bytes) -> None:
-        """Pass on a piece of the body."""
-        self._out.append(write_chunk(data) if self._chunked else data)
-
-    def send_end(self, trailers: Headers) -> None:
-        """End the response."""
-        if self._chunked:
-            self._out.append(write_last_chunk(trailers))
-
-    def send_denial(self, verdict: Verdict, request_id: str) -> None:
-        """Refuse with a whole response."""
-        self._out.clear()
-        headers, body = denial_answer(verdict, request_id, () if self._head is None else self._head.headers)
-        self.send_head(verdict.reason.status, headers, len(body), denial_remark(verdict))
-        if self._head is None or self._head.method != "HEAD":
-            self._out.append(body)
-
     def abort(self) -> None:
         """Cut the response visibly: what was queued goes out, its end does not."""
         self._keep_alive = False
@@ -418,14 +368,6 @@ class Http1Guest:
             transport.cut()
         else:
             transport.close()
-
-    def flush(self) -> None:
-        """Send what was queued, in one piece."""
-        out = self._out
-        if out and self.transport is not None:
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
-            self._active_at = monotonic()
-            self._out = []
 
     def pause_body(self) -> None:
         """Stop delivering the request's body."""
@@ -464,15 +406,6 @@ class Http1Guest:
         self._resume_reading()
         if exchange is not None and self._reader.unread_bytes and not self._pumping:
             asyncio.get_running_loop().call_soon(self._pump)
-
-    def _can_go_on(self) -> bool:
-        """Whether the connection can be kept although the request's body is not read yet."""
-        head = self._head
-        if head is None:
-            return False
-        if self._reader.message_done or head.body == 0:
-            return True
-        return not head.expect_continue and 0 < head.body <= DRAINED_BYTES
 
     # -- the stream --------------------------------------------------------------------------------------------------
 
