@@ -42,6 +42,8 @@ _ADVICE: Final = {
 # Where blame alone would advise wrongly: what is malformed is no decision of the policy, and a limit passes.
 _ADVICE_OF_REASON: Final = {
     Reason.RATE_LIMITED: "The limit of the rule is used up: wait as long as Retry-After says, then go on more slowly.",
+    Reason.PLUGIN_TIME_SPENT: "Requests like these take the gateway too long to look into: wait as long as Retry-After "
+    "says, then send simpler or fewer ones.",
     Reason.UNAUTHENTICATED: "The gateway does not know who asks: give the client the token of its guest.",
     Reason.UNEVALUABLE: "The policy looks into the request and could not: send what its condition reads, in a form "
     "that it can read.",

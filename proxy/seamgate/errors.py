@@ -103,6 +103,9 @@ class Reason(StrEnum):
     # The gateway itself.
     PLUGIN_FAILED = "plugin_failed", 503, Blame.PLUGIN, "A plugin raised an error, so the request is denied."
     PLUGIN_OVERRUN = "plugin_overrun", 503, Blame.PLUGIN, "A plugin took longer than its budget."
+    PLUGIN_TIME_SPENT = (
+        "plugin_time_spent", 429, Blame.GUEST, "The guest's requests kept plugins busy for longer than its share.",
+    )  # fmt: skip
     AUDIT_UNAVAILABLE = "audit_unavailable", 503, Blame.OPERATOR, "The audit log can't be written."
     OVERLOADED = "overloaded", 503, Blame.OPERATOR, "The gateway is at a limit of connections or memory."
     REVOKED = "revoked", 403, Blame.OPERATOR, "A newly loaded policy no longer allows what was under way."

@@ -1,7 +1,8 @@
 """The chain of inspectors over one direction of one message: decode, run each in order, with its time measured.
 
 Built by the exchange where a plugin opened an inspector; a body that nobody inspects never comes here. An inspector
-that raises or overruns ends the exchange: `PluginError`, which the exchange turns into a denial or a visible cut.
+that raises or overruns ends the exchange: `PluginError`, which the exchange turns into a denial or a visible cut. So
+does one slow call too many on behalf of the same guest (`seamgate.plugin_time`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from seamgate.flow import Direction, Request, Response, Step
 from seamgate.headers import Headers, apply_amendment, field_problem, join_header
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline, PluginStats
+from seamgate.plugin_time import SLOW_PART, Toll
 from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder
 from seamgate.verdict import Verdict
 
@@ -31,6 +33,7 @@ class Filters:
         decoder: takes the content coding off, or None where there is none.
         budget_s: wall time that one call of one inspector may take.
         stats: by plugin, where to count calls, time, refusals and failures; None: nowhere.
+        toll: the account of the guest, for slow calls; None: nobody's.
 
     Attributes:
         names: of the plugins, in order.
@@ -44,8 +47,12 @@ class Filters:
         decoder: Decoder | None,
         budget_s: float,
         stats: dict[str, PluginStats] | None = None,
+        toll: Toll | None = None,
     ) -> None:
         self._inspectors = inspectors
+        self._toll = toll
+        self._budget_s = budget_s
+        self._slow_ns = int(budget_s * 1e9 * SLOW_PART)
         self._stats = stats if stats is not None else {}
         self._decoder = decoder
         self._budget_ns = int(budget_s * 1e9)
@@ -142,6 +149,8 @@ class Filters:
         if stats is not None:
             stats.calls += 1
             stats.total_ns += spent_ns
+        if spent_ns > self._slow_ns and self._toll is not None:
+            self._toll.charge(spent_ns / 1e9, self._budget_s)
         if spent_ns > self._budget_ns:
             if stats is not None:
                 stats.overruns += 1
@@ -171,8 +180,9 @@ class Lookers(Filters):
         decoder: Decoder | None,
         budget_s: float,
         stats: dict[str, PluginStats] | None = None,
+        toll: Toll | None = None,
     ) -> None:
-        super().__init__(inspectors, decoder, budget_s, stats)
+        super().__init__(inspectors, decoder, budget_s, stats, toll)
         self.reframes = False
         self._coded = decoder
         self._decoder = None
@@ -242,6 +252,7 @@ def open_filters(
     *,
     bodiless: bool = False,
     stats: dict[str, PluginStats] | None = None,
+    toll: Toll | None = None,
     reason: Reason = Reason.RESPONSE_UNDECODABLE,
 ) -> tuple[Filters, Headers]:
     """Chain the inspectors, behind a decoder where there is a coded body, and pass the headers through them.
@@ -252,7 +263,7 @@ def open_filters(
     """
     coding = None if bodiless else join_header(headers, b"content-encoding")
     decoder = None if coding is None else open_decoder(coding, reason=reason)
-    filters = Filters(opened, decoder, budget_s, stats)
+    filters = Filters(opened, decoder, budget_s, stats, toll)
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)
     return filters, filters.head(headers)
@@ -270,11 +281,12 @@ def open_request_filters(
     opened = pipeline.open_inspectors(request, None, _REQUEST, verdict, steps)
     if not opened:
         return None, request.headers
-    stats = pipeline.inspector_stats
+    stats, toll = pipeline.inspector_stats, pipeline.plugin_time.of(request.guest.id)
     for _, inspector in opened:
         if not getattr(inspector, "only_looks", False):
-            return open_filters(opened, request.headers, budget_s, stats=stats, reason=Reason.BODY_UNDECODABLE)
-    lookers = Lookers(opened, _decoder_to_look(request.headers), budget_s, stats)
+            why = Reason.BODY_UNDECODABLE
+            return open_filters(opened, request.headers, budget_s, stats=stats, toll=toll, reason=why)
+    lookers = Lookers(opened, _decoder_to_look(request.headers), budget_s, stats, toll)
     # It must keep the head too: whatever it makes of it would be judged as a change.
     return lookers, lookers.head(request.headers)
 
@@ -321,8 +333,10 @@ def open_response_filters(
             opened = own + opened
         if opened:
             if filters is None:
-                stats = pipeline.inspector_stats
-                filters, headers = open_filters(opened, response.headers, budget_s, bodiless=bodiless, stats=stats)
+                stats, toll = pipeline.inspector_stats, pipeline.plugin_time.of(request.guest.id)
+                filters, headers = open_filters(
+                    opened, response.headers, budget_s, bodiless=bodiless, stats=stats, toll=toll
+                )
             else:
                 headers = filters.extend(opened, response.headers)
             if headers is not response.headers:

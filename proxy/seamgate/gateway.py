@@ -237,7 +237,8 @@ class Gateway:
 
     def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:
         plugins = load_plugins(config, generation, self._clock, self._shared, aside)
-        return Pipeline(plugins, generation=generation, budget_s=config.limits.plugin_budget_s)
+        budget_s, guest_plugin_s = config.limits.plugin_budget_s, config.limits.guest_plugin_s
+        return Pipeline(plugins, generation=generation, budget_s=budget_s, guest_plugin_s=guest_plugin_s)
 
     async def _open_entries(self, entries: Entries) -> None:
         seam, connections, roster = self.seam, self.connections, self._roster

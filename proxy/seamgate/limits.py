@@ -30,6 +30,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             is silence too. Thinking models are silent for many minutes.
         credential_timeout_s: for a source that has to be asked.
         plugin_budget_s: wall time of one synchronous plugin call.
+        guest_plugin_s: what slow plugin calls may cost on behalf of one guest, in seconds: those that take a tenth of
+            `plugin_budget_s` and more. A tenth of the time that passes is given back; until then the guest is refused
+            with `plugin_time_spent`. It is eight calls that overrun: agents meet one by accident, attackers any number.
         request_body_bytes: longest request body where a rule says nothing; without it there is no limit.
         websocket_message_bytes: longest message of a WebSocket, either way, inflated. Each is held until it is whole.
         judged_body_bytes: how much of a body is held in memory for rules that look into it. Longer: unevaluable.
@@ -49,6 +52,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     response_timeout_s: Seconds = 900.0
     credential_timeout_s: Seconds = 10.0
     plugin_budget_s: Seconds = 0.25
+    guest_plugin_s: Seconds = 2.0
     request_body_bytes: Count | None = None
     websocket_message_bytes: Count = 16 * MIB
     judged_body_bytes: Count = 2 * MIB

@@ -5,8 +5,9 @@ does). pluggy finds and checks the hooks; calling them is done here, because its
 order. The hooks of a generation are compiled once into tuples per stage, so that a stage that nobody implements costs
 a truth test.
 
-An exception in a plugin, or more time than its budget, denies with `plugin_failed` or `plugin_overrun`. Observers
-can't deny: their failures are counted and logged.
+An exception in a plugin, or more time than its budget, denies with `plugin_failed` or `plugin_overrun`; a guest whose
+requests make plugins slow again and again is refused with `plugin_time_spent`. Observers can't deny: their failures are
+counted and logged.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from seamgate.flow import (
 )
 from seamgate.headers import Headers, apply_amendment, field_problem
 from seamgate.hookspecs import Inspector
+from seamgate.plugin_time import SLOW_PART, PluginTime
 from seamgate.registry import LoadedPlugin
 from seamgate.verdict import NO_OPINION, Effect, Verdict, deny, fold
 
@@ -46,6 +48,8 @@ log = structlog.get_logger("seamgate.pipeline")
 DEFAULT_BUDGET_S = 0.25
 """Wall time that one synchronous hook call may take: some 1,000 times what the built-in ones do, so that only a hang
 or an accidental scan trips it, and short enough that other guests are not starved."""
+DEFAULT_GUEST_S = 2.0
+"""What slow calls may cost on behalf of one guest: see `seamgate.plugin_time`."""
 
 _ALLOW: Final = Effect.ALLOW
 _DENY: Final = Effect.DENY
@@ -106,7 +110,12 @@ class Pipeline:
     """The hooks of one generation. Immutable after construction, apart from its counters."""
 
     def __init__(
-        self, plugins: Sequence[LoadedPlugin], *, generation: int = 1, budget_s: float = DEFAULT_BUDGET_S
+        self,
+        plugins: Sequence[LoadedPlugin],
+        *,
+        generation: int = 1,
+        budget_s: float = DEFAULT_BUDGET_S,
+        guest_plugin_s: float = DEFAULT_GUEST_S,
     ) -> None:
         self.plugins = tuple(plugins)
         self.generation = generation
@@ -121,7 +130,11 @@ class Pipeline:
         self._departed: frozenset[int] = frozenset()
         self.probes = Probes()
         """Who guesses at what the core redacts; lasts over reloads."""
+        self.plugin_time = PluginTime(guest_plugin_s)
+        """What slow calls cost on behalf of each guest; lasts over reloads."""
+        self._budget_s = budget_s
         self._budget_ns = int(budget_s * 1e9)
+        self._slow_ns = int(budget_s * 1e9 * SLOW_PART)
         self._judge_connect = self._compile("judge_connect")
         self._judge_request = self._compile("judge_request")
         self._judge_response = self._compile("judge_response")
@@ -159,9 +172,11 @@ class Pipeline:
         """Go on with the very counters of the generation before, so that none ever falls.
 
         What outlives the reload goes on counting in the pipeline that it began with: what it counts is not lost.
-        Nor is forgotten who guesses.
+        Nor is forgotten who guesses, or keeps plugins busy.
         """
         self.probes = before.probes
+        before.plugin_time.most_s = self.plugin_time.most_s
+        self.plugin_time = before.plugin_time
         known = {(stats.plugin, stats.hook): stats for stats in before.stats}
         shared = {id(stats): known.get((stats.plugin, stats.hook), stats) for stats in self.stats}
         self.stats = [shared[id(stats)] for stats in self.stats]
@@ -185,12 +200,18 @@ class Pipeline:
         """
         if self._departed and id(guest) in self._departed:
             return _departed(guest)
+        if late_denies and self.plugin_time.accounts and (spent := self.plugin_time.refusal(guest.id)) is not None:
+            return spent
         return self._judge(self._judge_connect, (guest, target), steps, late_denies=late_denies)
 
     def judge_request(self, request: Request, steps: list[Step] | None = None, *, late_denies: bool = True) -> Verdict:
         """Judge a request in its present phase. DEFER: judge again with the body. For `late_denies` see above."""
         if self._departed and id(request.guest) in self._departed:
             return _departed(request.guest)
+        if late_denies and self.plugin_time.accounts:
+            spent = self.plugin_time.refusal(request.guest.id)
+            if spent is not None:
+                return spent
         return self._judge(self._judge_request, (request,), steps, late_denies=late_denies)
 
     def judge_trailers(self, request: Request, trailers: Headers, steps: list[Step]) -> Verdict | None:
@@ -230,16 +251,24 @@ class Pipeline:
             stats.total_ns += spent_ns
             if verdict is not None and type(verdict) is not _Verdict:
                 verdict = self._failed(call, TypeError(f"it returned a {type(verdict).__name__}"))
-            if spent_ns > self._budget_ns:
-                overrun = _overrun(call, spent_ns)
-                if late_denies:
-                    verdict = overrun
+            if spent_ns > self._slow_ns:
+                self._charge(arguments[0], spent_ns)
+                if spent_ns > self._budget_ns:
+                    overrun = _overrun(call, spent_ns)
+                    if late_denies:
+                        verdict = overrun
             if verdict is not None:
                 verdicts.append(verdict)
             if steps is not None:
                 outcome = "none" if verdict is None else _outcome(verdict)
                 steps.append(_step(call.plugin, stats.hook, spent_ns / 1000, outcome))
         return verdicts[0] if len(verdicts) == 1 else fold(verdicts)
+
+    def _charge(self, asked: Any, spent_ns: int) -> None:
+        """Put a slow call on the account of the guest, where it is known whose it was: not where names are resolved."""
+        guest = asked if type(asked) is Guest else asked.guest if type(asked) is Request else None
+        if guest is not None:
+            self.plugin_time.charge(guest.id, spent_ns / 1e9, self._budget_s)
 
     def _failed(self, call: _Call, error: Exception) -> Verdict:
         """Whatever a plugin raises, or a value that is no verdict, denies."""
@@ -340,6 +369,8 @@ class Pipeline:
             raise PluginError(f"plugin {call.plugin} failed in {stats.hook}") from error
         spent_ns = _now_ns() - start
         stats.total_ns += spent_ns
+        if spent_ns > self._slow_ns:
+            self._charge(arguments[0], spent_ns)
         if spent_ns > self._budget_ns:
             stats.overruns += 1
             steps.append(_step(call.plugin, stats.hook, spent_ns / 1000, "overrun"))

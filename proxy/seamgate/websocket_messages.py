@@ -106,7 +106,8 @@ class MessageGate:
         if not opened:
             return data
         stats, budget_s = self._pipeline.inspector_stats, self._seam.limits.plugin_budget_s
-        filters, _ = open_filters(opened, (), budget_s, bodiless=True, stats=stats)
+        toll = self._pipeline.plugin_time.of(self._request.guest.id)
+        filters, _ = open_filters(opened, (), budget_s, bodiless=True, stats=stats, toll=toll)
         passed = filters.feed(data)
         rest = filters.finish()
         return passed + rest if rest else passed

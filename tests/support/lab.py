@@ -75,7 +75,9 @@ class LabGateway(Gateway):
     def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:
         mine, after = ([register(*plugin) for plugin in each] for each in (self._first, self._last))
         loaded = load_plugins(config, generation, self._clock, aside=aside)
-        return Pipeline((*mine, *loaded, *after), generation=generation, budget_s=config.limits.plugin_budget_s)
+        budget_s, guest_s = config.limits.plugin_budget_s, config.limits.guest_plugin_s
+        every = (*mine, *loaded, *after)
+        return Pipeline(every, generation=generation, budget_s=budget_s, guest_plugin_s=guest_s)
 
 
 class Lab:

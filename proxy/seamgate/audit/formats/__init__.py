@@ -52,16 +52,22 @@ def sentence_of(facts: Facts) -> str:
     return f"{asked} {said}{why if said == 'denied' else ''}".strip()
 
 
+_WARNINGS = frozenset(
+    ("placeholder_misplaced", "plugin_time_spent", "revoked", "plugin_failed", "audit_unavailable", "internal_error")
+)
+
+
 def severity_of(facts: Facts) -> int:
     """Return how grave it is: 0 nothing, 1 worth a look (denied, failed), 2 a warning, 3 an alarm.
 
-    2: a placeholder where it does not belong, a reload that ended something, a gap in the log. 3: a real value of a
+    2: a placeholder where it does not belong, a guest that keeps plugins busy, a reload that ended something, a gap in
+    the log. 3: a real value of a
     credential was about to leave, a guest guesses at them, or records are lost.
     """
     reason, gap = facts.get("reason"), part(facts, "gap")
     if reason in ("secret_leaving", "secret_probed") or gap.get("lost"):
         return 3
-    if gap or reason in ("placeholder_misplaced", "revoked", "plugin_failed", "audit_unavailable", "internal_error"):
+    if gap or reason in _WARNINGS:
         return 2
     return 1 if facts.get("verdict") == "deny" or facts.get("outcome") in ("failed", "truncated") else 0
 
