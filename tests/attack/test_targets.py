@@ -33,8 +33,8 @@ async def ask(lab: Lab, entry: str, target: str, method: str = "GET") -> Answer:
 
 
 def place(lab: Lab, entry: str, method: str) -> str:
-    """Where the record of a refusal says that it was going: a tunnel goes to one place, a proxy's URI names it."""
-    return lab.authority() if entry == "tunnel" or (entry == "proxy" and method) else "-"
+    """Where the record of a refusal says that it was going: a tunnel goes to one place; else a URI, or a route."""
+    return lab.authority() if entry == "tunnel" or method else "-"
 
 
 # Each spelling leads some origin out of /public.
@@ -183,7 +183,7 @@ async def test_an_absolute_uri_and_its_host_agree(host: str) -> None:
         answer = await client.answer()
         assert answer.reason == ("target_mismatch" if host else "bad_target")
         client.close()
-        await lab.refused(f"GET - deny {answer.reason} {answer.status} denied")
+        await lab.refused(f"GET {lab.authority()} deny {answer.reason} {answer.status} denied")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,8 @@ async def test_the_base_url_entry_has_its_routes_only(target: str) -> None:
         answer = await client.answer()
         assert answer.status == 400
         client.close()
-        await lab.refused(f"GET - deny {answer.reason} 400 denied")
+        asked = "api.test:80" if "://" in target else "-"
+        await lab.refused(f"GET {asked} deny {answer.reason} 400 denied")
 
 
 async def test_connect_at_the_base_url_entry_is_refused() -> None:
@@ -207,7 +208,7 @@ async def test_connect_at_the_base_url_entry_is_refused() -> None:
         await client.send(b"CONNECT api.test:443 HTTP/1.1\r\nhost: api.test:443\r\n\r\n")
         assert (await client.answer()).reason == "method_refused"
         client.close()
-        await lab.refused("CONNECT - deny method_refused 501 denied")
+        await lab.refused("CONNECT api.test:443 deny method_refused 501 denied")
 
 
 async def test_a_scheme_is_part_of_the_target() -> None:

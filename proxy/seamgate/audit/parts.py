@@ -77,7 +77,7 @@ def refused_part(method: str, target: Target | None) -> AuditRequest:
 
     Args:
         method: as sent; "" if the head could not be parsed.
-        target: where it was going; None where nothing says it for sure.
+        target: where it asked to go; None where nothing says it.
     """
     if target is None:
         return AuditRequest(method=method)

@@ -38,7 +38,9 @@ class Binding(Protocol):
         ...
 
     def place(self, head: RequestHead | None) -> Target | None:
-        """Return where a request that `bind` refuses was going, for its record; None where nothing says it for sure.
+        """Return where a request that is refused asked to go, for its record; None where a guest did not say.
+
+        Where names disagree, it is the one in the request-target: the message of the refusal has the other one.
 
         Args:
             head: None where what came is no request.
@@ -96,6 +98,17 @@ def _split_uri(target: str) -> tuple[Target, str]:
     if "@" in authority:
         raise TargetError("the URI has a user name in it; send credentials in a header")
     return parse_authority(authority, scheme), tail
+
+
+def named_target(head: RequestHead) -> Target:
+    """Return what a request-target names that is not merely a path, whatever else of the head is wrong.
+
+    Raises:
+        TargetError: it names nothing, or something odd.
+    """
+    if head.method == "CONNECT":
+        return parse_authority(head.target, "https", port_required=True)
+    return _split_uri(head.target)[0]
 
 
 def check_host(head: RequestHead, target: Target) -> None:
@@ -177,16 +190,14 @@ class ProxyBinding:
         return Bound(guest, target, path, query)
 
     def place(self, head: RequestHead | None) -> Target | None:
-        """Return what an absolute URI of a known guest names, unless the Host header names another."""
-        if head is None or head.method == "CONNECT" or "://" not in head.target:
+        """Return what the CONNECT or the absolute URI of a known guest names."""
+        if head is None:
             return None
         try:
             self.identify(head)
-            target, _ = _split_uri(head.target)
-            check_host(head, target)
+            return named_target(head)
         except GuestProtocolError:
             return None
-        return target
 
     def whose(self, head: RequestHead | None) -> Guest | None:
         """Return the listener's guest, or whose token came with it."""
@@ -236,8 +247,19 @@ class RouteBinding:
         return Bound(guest, target, path, query)
 
     def place(self, head: RequestHead | None) -> Target | None:
-        """Return None: the route stands in the path, which may be what is wrong, or a token."""
-        return None
+        """Return the origin of the route that is named, as it is spelt in the configuration, or what a URI names.
+
+        Of what is neither nothing is said: it may be a token, or hold a credential's value.
+        """
+        if head is None:
+            return None
+        try:
+            if not head.target.startswith("/"):
+                return named_target(head) if self.guest is not None else None
+            asked = head.target if self.guest is not None else self._identified(head.target)[1]
+        except GuestProtocolError:
+            return None
+        return self._routes.get(_first_segment(asked.partition("?")[0])[0])
 
     def whose(self, head: RequestHead | None) -> Guest | None:
         """Return the listener's guest, or whose token stands in the path."""

@@ -135,16 +135,24 @@ def test_a_token_in_the_base_url() -> None:
 
 
 def test_where_a_refused_request_was_going() -> None:
-    """A tunnel goes to one place whatever is said in it; an absolute URI counts if its Host agrees."""
+    """A tunnel goes to one place whatever is said in it; else what the target names, for a known guest."""
     tunnel = TunnelBinding("proxy", GUEST, TARGET)
     assert tunnel.place(None) == tunnel.place(head("https://evil.test/../x", "evil.test")) == TARGET
     proxy = ProxyBinding("proxy", NOBODY, GUEST)
     assert proxy.place(head("http://a.test:8080/../x", "a.test:8080")) == Target("http", "a.test", 8080)
-    assert proxy.place(head("http://a.test/../x", "evil.test")) is None
+    assert proxy.place(head("http://a.test/../x", "evil.test")) == Target("http", "a.test", 80)
+    assert proxy.place(head("a.test:443", "evil.test", "CONNECT")) == Target("https", "a.test", 443)
+    assert proxy.place(head("a.test", "a.test", "CONNECT")) is None
     assert proxy.place(head("/../x")) is proxy.place(None) is None
     assert ProxyBinding("proxy", NOBODY, None).place(head("http://a.test/../x")) is None
     route = RouteBinding("base_url", {"api": TARGET}, NOBODY, GUEST)
-    assert route.place(head("/api/../x")) is None
+    assert route.place(head("/api/../x", "evil.test")) == route.place(head("/api?a/../x")) == TARGET
+    assert route.place(head("http://a.test/api/x")) == Target("http", "a.test", 80)
+    assert routes(None).place(head(f"/~{TOKEN}/api/../x")) == routes(None).bind(head(f"/~{TOKEN}/api/x")).target
+    for nowhere in ("/API/x", "/%61pi/x", "/~api/x", "/", "*", f"/~{TOKEN}/api/x"):
+        assert route.place(head(nowhere)) is None
+    for unknown in ("/api/x", f"/~{TOKEN}x/api/x", "http://a.test/api/x"):
+        assert routes(None).place(head(unknown)) is None
 
 
 def test_who_sent_a_refused_request() -> None:
