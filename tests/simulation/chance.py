@@ -77,6 +77,13 @@ class Chance:
 
 
 CHANCE = Chance()
+_BYTES_OF_BODIES = random.Random("bodies").randbytes(1 << 20)
+
+
+def some_bytes(rng: random.Random, size: int) -> bytes:
+    """Return bytes that are hardly ever the same, at a fraction of what `randbytes` takes for a body."""
+    place = rng.randrange(len(_BYTES_OF_BODIES) - size)
+    return _BYTES_OF_BODIES[place : place + size]
 
 
 @lru_cache

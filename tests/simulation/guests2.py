@@ -12,6 +12,7 @@ from wsproto import ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from simulation.chance import some_bytes
 from simulation.servers import SECRET
 from support.http2 import H2Client
 from support.line import Cut, Line
@@ -115,7 +116,9 @@ async def talk_in_socket(line: Line, how: str, asked: Any, rng: random.Random) -
 
 async def _say(peer: Peer, asked: Any, rng: random.Random) -> None:
     for number in range(rng.randint(0, 5)):
-        message: str | bytes = rng.choice((f"text {number}", "\u00e9" * 3000, rng.randbytes(10), rng.randbytes(20_000)))
+        message: str | bytes = rng.choice(
+            (f"text {number}", "\u00e9" * 3000, rng.randbytes(10), some_bytes(rng, 20_000))
+        )
         event = TextMessage(data=message) if isinstance(message, str) else BytesMessage(data=message)
         data = peer.frames.send(event)
         asked.said.append(message)

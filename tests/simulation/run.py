@@ -19,6 +19,8 @@ from simulation.clock import install
 
 GIVE_UP_AFTER = 20
 """Failed seeds: whoever looks into them needs no more."""
+COLLECT_EVERY = 5
+"""Schedules: seldom enough not to be in the middle of one, often enough for what is found to be in the cache still."""
 
 
 def main() -> int:
@@ -35,17 +37,20 @@ def main() -> int:
     import structlog
 
     from simulation.shared import Folder
+    from simulation.world import simulate
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     seeds = range(options.seed, options.seed + options.runs)
     jobs = min(options.jobs or os.cpu_count() or 1, options.runs)
     with Folder() as folder:
+        simulate(0, folder)  # imports what is imported late: once, and not in each process
         gc.collect()
         gc.freeze()
         started = real_clock()
         counts = _in_processes(seeds, jobs, folder, options.trace)
     took_s = real_clock() - started
-    print(f"{counts.runs} simulations, {counts.requests} requests, {counts.failed} failed, {took_s:.1f} s")
+    rate = f"{took_s:.1f} s, {counts.runs / took_s:.0f} a second"
+    print(f"{counts.runs} simulations, {counts.requests} requests, {counts.failed} failed, {rate}")
     return 1 if counts.failed or counts.runs < options.runs else 0
 
 
@@ -97,7 +102,7 @@ def _run_all(seeds: range, folder: Any, trace: bool) -> Counts:
     gc.disable()
     for seed in seeds:
         runs += 1
-        if not runs % 25:
+        if not runs % COLLECT_EVERY:
             gc.collect()
         try:
             outcome = simulate(seed, folder)
@@ -106,15 +111,20 @@ def _run_all(seeds: range, folder: Any, trace: bool) -> Counts:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's
             outcome, found = None, [f"{type(error).__name__}: {error}"]
         if trace and outcome is not None:
-            print(f"seed {seed}: {summary(outcome)}")
+            _say(f"seed {seed}: {summary(outcome)}")
         if found:
             failed += 1
-            print(f"seed {seed} fails; again with: make simulate SEED={seed} RUNS=1")
-            for each in found:
-                print(f"  {each}")
+            said = (f"seed {seed} fails; again with: make simulate SEED={seed} RUNS=1", *found)
+            _say("\n  ".join(said))
         if failed >= GIVE_UP_AFTER:
             break
     return Counts(runs, requests, failed)
+
+
+def _say(text: str) -> None:
+    """Write lines in one piece, since several processes write to the same pipe."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def summary(outcome: Any) -> str:

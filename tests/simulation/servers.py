@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import h11
@@ -16,7 +17,7 @@ from dnslib import QTYPE, RCODE, RR, A, DNSRecord
 
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.streams import TlsStream
-from simulation.chance import upstream_context
+from simulation.chance import some_bytes, upstream_context
 from simulation.network import Network
 from simulation.servers2 import StreamServer, serve_socket
 from support.line import Cut, Line
@@ -161,7 +162,7 @@ class Upstreams:
             ledger.bodies[name].append(await self._body(line, h))
         await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 1.0)))
         key = next((value for field, value in request.headers if field == b"x-api-key"), b"")
-        body = b"<" + key + b">" if how == "reflects" else rng.randbytes(rng.choice((0, 5, 100, 3000, 3000, 80_000)))
+        body = b"<" + key + b">" if how == "reflects" else some_bytes(rng, rng.choice((0, 5, 100, 3000, 3000, 80_000)))
         if method == "HEAD":
             return await self._say(line, h, b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", name, b"")
         goes_on = await self._answer(line, h, number, name, how, body)
@@ -284,30 +285,50 @@ class NameServer:
         self._places = MOVED if self._places is NAMES else NAMES
 
     def _answer(self, data: bytes, send: Any) -> None:
-        query = DNSRecord.parse(data)
-        name = str(query.q.qname).rstrip(".").lower()
+        rng = self._rng
+        question = data[12 : data.index(0, 12) + 5]
+        name, has_address = _asked_for(question.lower())
         self.asked.append(name)
-        how = self._rng.choice(DNS_FAULTS) if self._rng.random() < self._failing * 2 else "right"
+        how = rng.choice(DNS_FAULTS) if rng.random() < self._failing * 2 else "right"
         if how == "silent":
             return
-        reply = query.reply()
+        places: tuple[str, ...] = ()
+        rcode, ttl_s = RCODE.NOERROR, rng.choice((0, 1, 60))
         if how == "fails":
-            reply.header.rcode = RCODE.SERVFAIL
+            rcode = RCODE.SERVFAIL
         elif how == "not there" or (name not in self._places and name != "inner.sim"):
-            reply.header.rcode = RCODE.NXDOMAIN
-        elif query.q.qtype == QTYPE.A:
+            rcode = RCODE.NXDOMAIN
+        elif has_address:
             place = self._places.get(name, INNER)
-            reply.add_answer(RR(name, QTYPE.A, rdata=A(place), ttl=self._rng.choice((0, 1, 60))))
-            if how == "inside too":
-                reply.add_answer(RR(name, QTYPE.A, rdata=A(INNER), ttl=0))
-        packed = bytes(reply.pack())
+            places = (place, INNER) if how == "inside too" else (place,)
+        head, answers = _reply(question.lower(), rcode, places, ttl_s)
+        packed = data[:2] + head + question + answers  # the question as it was asked (RFC 5452 9.1)
         if how == "garbage":
-            packed = packed[:2] + self._rng.randbytes(self._rng.randint(0, 60))
+            packed = packed[:2] + rng.randbytes(rng.randint(0, 60))
         elif how == "cut":
-            packed = packed[: self._rng.randint(0, len(packed))]
+            packed = packed[: rng.randint(0, len(packed))]
         elif how == "other id":
             packed = bytes(byte ^ 0xFF for byte in packed[:2]) + packed[2:]
-        send(packed, self._rng.choice((2.0, 4.0, 30.0)) if how == "slow" else self._rng.choice((0.0, 0.005, 0.5)))
+        send(packed, rng.choice((2.0, 4.0, 30.0)) if how == "slow" else rng.choice((0.0, 0.005, 0.5)))
+
+
+@cache
+def _asked_for(question: bytes) -> tuple[str, bool]:
+    """Return the name of a question, and whether it is for addresses that there are."""
+    asked = DNSRecord.parse(bytes((0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0)) + question).q
+    return str(asked.qname).rstrip("."), asked.qtype == QTYPE.A
+
+
+@cache
+def _reply(question: bytes, rcode: int, places: tuple[str, ...], ttl_s: int) -> tuple[bytes, bytes]:
+    """Return what stands before and behind the question of a reply, but for the id."""
+    query = DNSRecord.parse(bytes((0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0)) + question)
+    reply = query.reply()
+    reply.header.rcode = rcode
+    for place in places:
+        reply.add_answer(RR(query.q.qname, QTYPE.A, rdata=A(place), ttl=ttl_s))
+    packed = bytes(reply.pack())
+    return packed[2:12], packed[12 + len(question) :]
 
 
 PLACE = ("93.184.216.53", 53)

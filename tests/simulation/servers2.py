@@ -16,6 +16,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from seamgate.protocol.websocket_handshake import accept_of
+from simulation.chance import some_bytes
 from support.http2_upstream import Fields, Link, Talk2
 from support.line import Cut, Line
 from support.websocket import Peer, open_frames
@@ -98,7 +99,7 @@ class StreamServer:
             await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 1.0)))
             key = talk.header("x-api-key") or b""
             size = rng.choice((0, 5, 100, 3000, 3000, 80_000))
-            body = b"<" + key + b">" if how == "reflects" else rng.randbytes(size)
+            body = b"<" + key + b">" if how == "reflects" else some_bytes(rng, size)
             if how in LYING and talk.method != "HEAD":
                 await self._lie(talk, how, body)
                 return

@@ -24,11 +24,15 @@ from typing import Any
 import msgspec
 
 from seamgate import gateway, pipeline, registry
+from seamgate.audit import line
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.ca.store import init_ca
 from seamgate.config import Config, parse_config
+from seamgate.credentials import redaction, scanner
+from seamgate.credentials.redaction import RedactionSet
 from seamgate.registry import LoadedPlugin, load_aside
 from seamgate.upstream import tls
+from seamgate_plugins import credentials
 from simulation.chance import CHANCE, of_usual_length, with_signatures_of_one_length
 from simulation.clock import CLOCK
 from simulation.guests import TOKEN
@@ -53,6 +57,11 @@ def quicken() -> None:
     _replace(CertificateAuthority, "_make_leaf", CHANCE.apart)
     CHANCE.install()
     _replace(registry, "_manager", lru_cache)
+    for module, names in ((redaction, ("all_forms", "mime_forms")), (scanner, ("all_forms", "base64_forms"))):
+        for name in names:
+            _replace(module, name, lru_cache)
+    _replace(credentials, "RedactionSet", _by_values)
+    _replace(line, "native_lines", lru_cache)
     _replace(registry, "_checked", _vouched_once)
     looked_up = SimpleNamespace(**{**vars(inspect), "signature": _signature_once()})
     _replace(registry, "inspect", lambda _: looked_up)
@@ -72,6 +81,11 @@ def _by_value(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return known[point.value]
 
     return loaded
+
+
+def _by_values(make: Callable[[Any], RedactionSet]) -> Callable[[Any], RedactionSet]:
+    remembered = lru_cache(make)
+    return lambda values: remembered(tuple(values))
 
 
 def _vouched_once(check: Callable[..., LoadedPlugin]) -> Callable[..., LoadedPlugin]:
@@ -170,6 +184,7 @@ class Folder:
                 base.pool, sessions_per_origin=rng.choice((1, 3, 256)), preconnect=rng.random() < 0.5,
                 isolation=rng.choice(("guest", "group")),
             ),
+            dns=change(base.dns, families=rng.choice(("ipv4", "both"))),
             http2=change(base.http2, guests=versions[0], upstreams=versions[1]),
         )  # fmt: skip
 

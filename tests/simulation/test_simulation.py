@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -18,7 +18,7 @@ def start(*command: str) -> subprocess.CompletedProcess[str]:
     folders = os.pathsep.join(str(ROOT / name) for name in ("tests", "proxy", "plugins"))
     environment = {**os.environ, "PYTHONPATH": folders, "PYTHONHASHSEED": "0"}
     command = (sys.executable, *command)
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550, check=False)
 
 
 def run(*options: str) -> str:
@@ -30,19 +30,19 @@ def run(*options: str) -> str:
 
 def test_no_schedule_of_faults_breaks_an_invariant() -> None:
     """HTTP/1.1, HTTP/2, WebSockets: one record each, a chain that verifies, nothing denied upstream, no leak."""
-    assert "240 simulations" in run("--seed", "1", "--runs", "240", "--jobs", "0")
+    assert "2000 simulations" in run("--seed", "1", "--runs", "2000", "--jobs", "0")
 
 
 def test_the_same_seed_is_the_same_run() -> None:
     """So that a seed that fails can be looked at: alone it decides, to the last millisecond, what it did among many."""
-    many = run("--seed", "500", "--runs", "60", "--trace").splitlines()[:-1]
-    alone = run("--seed", "545", "--runs", "15", "--trace").splitlines()[:-1]
-    assert many[-15:] == alone and len(set(many)) == 60
+    many = run("--seed", "500", "--runs", "300", "--jobs", "2", "--trace").splitlines()[:-1]
+    alone = run("--seed", "785", "--runs", "15", "--trace").splitlines()[:-1]
+    assert set(alone) <= set(many) and len(set(many)) == 300 and len(alone) == 15
 
 
 _PLANTED = """
 import sys
-sys.argv[1:] = ["--seed", "1", "--runs", "60"]
+sys.argv[1:] = ["--seed", "1", "--runs", "200"]
 from simulation.clock import install
 install()
 from seamgate.audit.journal import Journal

@@ -35,6 +35,10 @@ from simulation.shared import Folder
 
 LONGEST_S = 20_000.0
 """Virtual seconds after which something hangs: the longest of all time limits is 60 s."""
+GUESTS = (1, 1, 1, 2, 2, 3, 5)
+"""How many there are: mostly few, since what one of them does amiss needs no others, and some faults need a crowd."""
+SECURED_PART = 0.3
+"""Of the schedules, with TLS on the guests' side, which costs more than all the rest."""
 
 
 class Same:
@@ -185,8 +189,8 @@ async def _run(seed: int, rng: random.Random, loop: VirtualLoop, folder: Folder)
     with Disk(rng) as disk:
         await gateway.start()
         _in_order(gateway)
-        places = {**gateway.addresses, "contexts": folder.contexts, "secured": rng.random() < 0.5}
-        guests = [Guest(number, network, rng, places, ledger) for number in range(rng.randint(1, 5))]
+        places = {**gateway.addresses, "contexts": folder.contexts, "secured": rng.random() < SECURED_PART}
+        guests = [Guest(number, network, rng, places, ledger) for number in range(rng.choice(GUESTS))]
         tasks = [loop.create_task(guest.run(), name=f"guest {number}") for number, guest in enumerate(guests)]
         if not calm:
             tasks.append(loop.create_task(_weather(rng, disk, network), name="disk"))
