@@ -9,8 +9,8 @@ from property import policy_oracle
 from property.policy_strategies import policy
 from seamgate.flow import Guest, Target
 from seamgate.policy.index import HostIndex, find_allows, find_denies
+from seamgate.policy.meeting import globs_meet, hosts_meet, paths_meet
 from seamgate.policy.patterns import denies_path, parse_glob, parse_host, parse_path
-from seamgate.policy.selection import _globs_meet, _hosts_meet, _paths_meet
 
 WORK = settings(max_examples=400, deadline=None)
 GUEST = Guest("g", {"team": "red"})
@@ -93,7 +93,7 @@ def test_paths_that_match_both_patterns_make_them_meet(one: str, two: str, path:
     """The tie check never misses an overlap of paths."""
     first, second = parse_path(one), parse_path(two)
     if first.matches(path) and second.matches(path):
-        assert _paths_meet(first.segments, second.segments)
+        assert paths_meet(first.segments, second.segments)
 
 
 @given(host_patterns, host_patterns, hosts)
@@ -102,7 +102,7 @@ def test_hosts_that_match_both_patterns_make_them_meet(one: str, two: str, host:
     """The tie check never misses an overlap of hosts."""
     first, second = parse_host(one), parse_host(two)
     if first.matches(host, False) and second.matches(host, False):
-        assert _hosts_meet(first, second)
+        assert hosts_meet(first, second)
 
 
 @given(st.text("ab*", max_size=6), st.text("ab*", max_size=6), text)
@@ -110,4 +110,4 @@ def test_hosts_that_match_both_patterns_make_them_meet(one: str, two: str, host:
 def test_values_that_match_both_globs_make_them_meet(one: str, two: str, value: str) -> None:
     """The tie check never misses an overlap of values."""
     if parse_glob(one).matches(value) and parse_glob(two).matches(value):
-        assert _globs_meet(parse_glob(one), parse_glob(two))
+        assert globs_meet(parse_glob(one), parse_glob(two))

@@ -7,7 +7,8 @@ has one, and the exit code that docs/cli.md gives it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
@@ -59,6 +60,18 @@ class Group(click.Group):
             with formatter.section("Commands"):
                 formatter.write_dl([(name, command.get_short_help_str(_LONGEST_HELP)) for name, command in commands])
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the options that stand before the command."""
+        with _told_alike():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _told_alike():
+            return super().invoke(ctx)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -108,6 +121,39 @@ def load(lazy: Lazy) -> click.Command:
     return command
 
 
+@contextlib.contextmanager
+def _told_alike() -> Iterator[None]:
+    """Have click's own errors end in the form of ours: `error: ` and a message, on standard error."""
+    try:
+        yield
+    except (Refusal, Misuse, click.exceptions.NoArgsIsHelpError):
+        raise
+    except click.ClickException as error:
+        raise Misuse(error) from error
+
+
+class Misuse(click.ClickException):
+    """What click has against a command line, or a command against what it was given, on its way to a person."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, error: click.ClickException) -> None:
+        super().__init__(error.format_message())
+        self.context = error.ctx if isinstance(error, click.UsageError) else None
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the usage, where it was not followed, and the message."""
+        context = self.context
+        if context is not None:
+            hint = f"Try '{context.command_path} {max(context.help_option_names, key=len)}' for help.\n"
+            click.echo(f"{context.get_usage()}\n{hint}", err=True, color=_color())
+        click.echo(f"{_label()} {self.message}", err=True, color=_color())
+
+
+def _label() -> str:
+    return click.style("error:", fg="red", bold=True)
+
+
 class Refusal(click.ClickException):
     """A SeamgateError on its way to a person. What we refuse at start is for the operator to mend: exit code 2."""
 
@@ -119,8 +165,7 @@ class Refusal(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message, and below it the line of the file that it is about."""
-        label = click.style("error:", fg="red", bold=True)
-        click.echo(f"{label} {self.error.message}", err=True, color=_color())
+        click.echo(f"{_label()} {self.error.message}", err=True, color=_color())
         if isinstance(self.error, ConfigError):
             excerpt = source_excerpt(self.error)
             if excerpt:

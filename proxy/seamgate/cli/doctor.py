@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from seamgate.audit.writable import check_writable
 from seamgate.ca.store import ca_directory, default_directory, files_of, is_ca_there, load_ca
 from seamgate.cli.doctor_gateway import check_credentials, check_ports
 from seamgate.cli.findings import Finding, Level, Setting
 from seamgate.config import load_config, split_listen
 from seamgate.entry.netns.launcher import TRY
-from seamgate.errors import ConfigError, SeamgateError, TargetError
+from seamgate.errors import AuditError, ConfigError, SeamgateError, TargetError
 from seamgate.observe.logging import configure_logging
 from seamgate.upstream import dns_message
 from seamgate.upstream.resolver import Server, exchange_udp, load_system_names
@@ -172,11 +173,13 @@ def check_audit(setting: Setting) -> Iterable[Finding]:
     folder = setting.audit_dir
     if folder is None:
         return
-    there = next((each for each in (folder, *folder.absolute().parents) if _is_there(each)), Path("/"))
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        advice = f"`mkdir -p {folder}` and give it to the user that runs the gateway"
-        yield Finding("audit", Level.FAIL, f"{there} is no folder that can be written to", advice)
+    journal = setting.config.audit.file if setting.config is not None else folder / "audit.jsonl"
+    try:
+        check_writable(journal)
+    except AuditError as error:
+        yield Finding("audit", Level.FAIL, error.message)
         return
+    there = next(each for each in (folder, *folder.absolute().parents) if _is_there(each))
     free_mib = shutil.disk_usage(there).free >> 20
     if free_mib < 512:
         advice = "make room: what can't be recorded is denied"

@@ -10,7 +10,7 @@ import datetime
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import msgspec
 
 from seamgate.cli.commands import Group
 from seamgate.config import load_config
+from seamgate.credentials.config import CredentialConfig
+from seamgate.credentials.unbound import find_unbound
 from seamgate.document import read_text
 from seamgate.errors import ConfigError
 from seamgate.flow import BodyState, Guest, Request
@@ -82,6 +84,8 @@ def policy() -> None:
 def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
     """Load policy files together, as a gateway would, and say all that is wrong with each.
 
+    With a configuration it warns of rules whose credential is bound to none of what they allow.
+
     \b
     seamgate policy check org.yaml research.yaml
     seamgate policy check -c seamgate.yaml
@@ -97,11 +101,15 @@ def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
             Evaluator(loaded)
         except ConfigError as error:
             errors.append(error)
+    found_unbound = list(find_unbound(loaded, _credentials(files, config)))
     if as_json:
-        click.echo(json.dumps({"policies": [_summary(each) for each in loaded], "errors": [*map(_place, errors)]}))
+        told = {"errors": [*map(_place, errors)], "findings": [*map(msgspec.structs.asdict, found_unbound)]}
+        click.echo(json.dumps({"policies": [_summary(each) for each in loaded], **told}))
     else:
         for each in loaded:
             click.echo(f"{click.style('ok', fg='green')}  {each.source}  {_describe(each)}")
+        for finding in found_unbound:
+            click.echo(finding_line(finding), err=True)
         for problem in errors:
             click.echo(f"{click.style('error', fg='red', bold=True)}  {problem}", err=True)
     if errors:
@@ -140,6 +148,11 @@ def _policy_paths(files: Sequence[Path], config: Path | None) -> list[Path]:
     if config is None and not path.exists():
         raise click.UsageError(f"name a policy file: there is no {_DEFAULT_CONFIG} here that would")
     return [Path(each) for each in load_config(path).policies]
+
+
+def _credentials(files: Sequence[Path], config: Path | None) -> Mapping[str, CredentialConfig]:
+    """Return the credentials of the configuration that the policies come from; none where files were given."""
+    return {} if files else load_config(config or Path(_DEFAULT_CONFIG)).credentials
 
 
 def _pipeline(evaluator: Evaluator, now: float) -> Pipeline:
@@ -478,19 +491,20 @@ def lint(files: tuple[Path, ...], config: Path | None, strict: bool, as_json: bo
     """
     policies = read_policies(_policy_paths(files, config))
     Evaluator(policies)
-    findings = find_lint(policies, time.time())
+    findings = [*find_lint(policies, time.time()), *find_unbound(policies, _credentials(files, config))]
     if as_json:
-        click.echo(json.dumps([{name: getattr(each, name) for name in each.__struct_fields__} for each in findings]))
+        click.echo(json.dumps([msgspec.structs.asdict(each) for each in findings]))
     else:
         for each in findings:
-            click.echo(_finding_line(each))
+            click.echo(finding_line(each))
         warnings = sum(each.severity == "warning" for each in findings)
         click.echo(_dim(f"{warnings} warnings, {len(findings) - warnings} notes"))
     if any(strict or each.severity == "warning" for each in findings):
         raise SystemExit(1)
 
 
-def _finding_line(finding: Finding) -> str:
+def finding_line(finding: Finding) -> str:
+    """Return a finding for people, as compilers write theirs."""
     colour = "yellow" if finding.severity == "warning" else "cyan"
     rule = f"{finding.rule}: " if finding.rule else ""
     place = f"{finding.source}:{finding.line}"

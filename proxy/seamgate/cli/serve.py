@@ -19,15 +19,19 @@ import structlog
 import uvloop
 
 from seamgate import launch
+from seamgate.audit.writable import check_writable
 from seamgate.cli.banner import render_banner
+from seamgate.cli.policy import finding_line
 from seamgate.cli.succession import Successor, inheritance
 from seamgate.config import MOST_WORKERS, Config, load_config
 from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.credentials.unbound import find_unbound
 from seamgate.entry.identity import Identities
 from seamgate.errors import SeamgateError
 from seamgate.flow import Isolation
 from seamgate.gateway import Gateway
 from seamgate.observe.logging import LEVELS, configure_logging
+from seamgate.policy.files import read_policies
 from seamgate.registry import load_plugins
 from seamgate.signing import check_authorities
 from seamgate.tasks import spawn
@@ -85,6 +89,8 @@ def serve(
     gateway.fixed_workers = workers
     if check:
         uvloop.run(_check(config))
+        for finding in find_unbound(read_policies(config.policies), config.credentials):
+            click.echo(finding_line(finding), err=True)
         click.echo(f"{config_path}: everything loads")
         return
     launch.forbid_inspection()
@@ -97,6 +103,7 @@ def serve(
 
 async def _check(config: Config) -> None:
     """Load what a start loads, in a loop as it does, without listening and without touching the journal."""
+    check_writable(config.audit.file)
     if config.entries.terminate:
         check_authorities(config)
     load_plugins(config, 1, time.time)

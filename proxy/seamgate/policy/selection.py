@@ -20,8 +20,9 @@ import msgspec
 from seamgate.errors import ConfigError
 from seamgate.flow import Target
 from seamgate.policy.conditions import Condition, JsonCondition, ValueCondition, WhenCondition
+from seamgate.policy.meeting import globs_meet, hosts_meet, paths_meet
 from seamgate.policy.model import Layer, Match, Rule
-from seamgate.policy.patterns import DEEP, Glob, HostPattern, PathPattern, Rank
+from seamgate.policy.patterns import Glob, HostPattern, PathPattern, Rank
 from seamgate.verdict import Limits
 
 T = TypeVar("T")
@@ -216,9 +217,9 @@ def _check_pair(first: _Entry, second: _Entry) -> None:
     (one, one_host, one_path), (two, two_host, two_path) = first, second
     if one is two or not _disagree(one, two) or not _may_meet(one.match, two.match):
         return
-    if not _hosts_meet(one_host, two_host):
+    if not hosts_meet(one_host, two_host):
         return
-    if one_path is not None and two_path is not None and not _paths_meet(one_path.segments, two_path.segments):
+    if one_path is not None and two_path is not None and not paths_meet(one_path.segments, two_path.segments):
         return
     what = _disagree(one, two)
     raise ConfigError(
@@ -287,18 +288,7 @@ def _exclude(one: Condition, two: Condition) -> bool:
 
 
 def _globs_exclude(one: Sequence[Glob], two: Sequence[Glob]) -> bool:
-    return not any(_globs_meet(mine, other) for mine in one for other in two)
-
-
-def _globs_meet(one: Glob, two: Glob) -> bool:
-    """Whether some text may match both; exact but for pieces between stars, which are assumed to fit."""
-    if len(one.pieces) == 1:
-        return two.matches(one.pieces[0])
-    if len(two.pieces) == 1:
-        return one.matches(two.pieces[0])
-    heads = one.pieces[0].startswith(two.pieces[0]) or two.pieces[0].startswith(one.pieces[0])
-    tails = one.pieces[-1].endswith(two.pieces[-1]) or two.pieces[-1].endswith(one.pieces[-1])
-    return heads and tails
+    return not any(globs_meet(mine, other) for mine in one for other in two)
 
 
 def _host_front(host: HostPattern) -> tuple[str, ...]:
@@ -316,37 +306,3 @@ def _path_front(path: PathPattern | None) -> tuple[str, ...]:
             break
         front.append(segment.pieces[0])
     return tuple(front)
-
-
-def _hosts_meet(one: HostPattern, two: HostPattern) -> bool:
-    if one.is_address or two.is_address:
-        return one == two
-    if not one.deep and not two.deep and len(one.labels) != len(two.labels):
-        return False
-    if len(one.labels) > len(two.labels):
-        one, two = two, one
-    if len(one.labels) < len(two.labels) and not one.deep:
-        return False
-    return all("*" in (mine, other) or mine == other for mine, other in zip(one.labels, two.labels, strict=False))
-
-
-def _paths_meet(one: tuple[Glob, ...], two: tuple[Glob, ...]) -> bool:
-    """Whether some path matches both: walk both patterns at once."""
-    seen: set[tuple[int, int]] = set()
-    todo = [(0, 0)]
-    while todo:
-        state = todo.pop()
-        if state == (len(one), len(two)):
-            return True
-        if state in seen:
-            continue
-        seen.add(state)
-        for mine, next_one in _moves(one, state[0]):
-            todo.extend((next_one, next_two) for other, next_two in _moves(two, state[1]) if _globs_meet(mine, other))
-    return False
-
-
-def _moves(pattern: tuple[Glob, ...], at: int) -> list[tuple[Glob, int]]:
-    """Return (what the next segment must match, state after it)."""
-    moves = [(pattern[at], at + 1)] if at < len(pattern) else []
-    return [*moves, (DEEP, at)] if at and pattern[at - 1] is DEEP else moves

@@ -242,6 +242,25 @@ def test_lint_warns_with_exit_1(folder: Path) -> None:
     run("lint", "--strict", "notes.yaml", code=1)
 
 
+UNBOUND = """\
+entries: {proxy: {listen: 127.0.0.1:0, guest: g}}
+guests: {g: {}}
+policies: [research.yaml]
+credentials: {llm: {source: {env: K}, hosts: [api.llm.example], inject: {bearer: true}}}
+"""
+
+
+def test_a_credential_that_is_bound_elsewhere_is_told(folder: Path) -> None:
+    """With a configuration, `lint` fails for it and `check` warns; without one nobody knows the credentials."""
+    (folder / "seamgate.yaml").write_text(UNBOUND, encoding="utf-8")
+    told = "research.yaml:5: warning: messages: selects the credential 'llm', which is bound to none of its hosts: "
+    assert told in run("lint", code=1).output
+    assert told in run("check").output
+    assert [each["code"] for each in as_json("check")["findings"]] == ["credential-unbound"]
+    assert told not in run("check", "research.yaml").output
+    run("lint", "research.yaml")
+
+
 def test_schema_is_json_schema() -> None:
     """For policies and for tests."""
     assert "PolicyFile" in run("schema").output
