@@ -73,6 +73,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, Call]] = []
         self._count = 0
         self._turns = 0
+        self._readers: dict[int, tuple[Any, tuple[Any, ...]]] = {}
         self.network: Network
         self.problems: list[str] = []
         self.set_exception_handler(self._on_problem)
@@ -173,8 +174,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Listen."""
         return self.network.listen(protocol_factory, host, port)
 
-    async def create_datagram_endpoint(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], remote_addr: tuple[str, int], **_: Any
-    ) -> tuple[Any, Any]:
-        """Open a connected UDP socket."""
-        return self.network.datagrams(protocol_factory, remote_addr)
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
+        """Say whom to call when a datagram has come."""
+        self._readers[fd] = (callback, args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        """Call nobody any more."""
+        return self._readers.pop(fd, None) is not None
+
+    def readable(self, fd: int) -> None:
+        """A datagram has come."""
+        if fd in self._readers:
+            callback, args = self._readers[fd]
+            self.call_soon(callback, *args)

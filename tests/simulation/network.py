@@ -277,46 +277,65 @@ class Endpoint(asyncio.Transport):
                 self.peer._pump_soon(0.0)
 
 
-class _Datagrams(asyncio.DatagramTransport):
-    """A connected UDP socket."""
+class DatagramSocket:
+    """A UDP socket as the resolver uses one: made, connected, written to, read from when the loop says so, closed.
 
-    def __init__(self, network: Network, protocol: Any, remote: tuple[str, int]) -> None:
-        super().__init__()
-        self._network, self._protocol, self._remote = network, protocol, remote
+    Stands in the place of `socket.socket` in `seamgate.upstream.dns_exchange`.
+    """
+
+    def __init__(self, *_: int) -> None:
+        loop: Any = asyncio.get_running_loop()
+        self._network: Network = loop.network
+        if self._network.exhausted:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self._network.sockets.append(self)
+        self._descriptor = 1_000_000 + len(self._network.sockets)
+        self._remote = ("", 0)
+        self._came: list[bytes | OSError] = []
         self.closed = False
 
-    def sendto(self, data: Any, addr: Any = None) -> None:
+    def __enter__(self) -> DatagramSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def fileno(self) -> int:
+        """No descriptor of the system."""
+        return self._descriptor
+
+    def setblocking(self, _: bool) -> None:
+        """It never blocks."""
+
+    def connect(self, remote: tuple[str, int]) -> None:
+        """Say whom `send` sends to."""
+        self._remote = remote
+
+    def send(self, data: bytes) -> int:
         """Ask whoever is there."""
         handler = self._network.datagram_servers.get(self._remote)
         if handler is None:
-            self._network.loop.call_soon(self._refuse)
+            self._network.loop.call_soon(self._arrive, ConnectionRefusedError(111, "Connection refused"))
         else:
-            handler(bytes(data), self._answer)
+            handler(data, self._answer)
+        return len(data)
 
-    def _refuse(self) -> None:
-        if not self.closed:
-            self._protocol.error_received(ConnectionRefusedError(111, "Connection refused"))
+    def recv(self, size: int) -> bytes:
+        """Return the next datagram, or raise what ICMP said."""
+        if not self._came:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        first = self._came.pop(0)
+        if isinstance(first, OSError):
+            raise first
+        return first[:size]
 
     def _answer(self, data: bytes, after_s: float) -> None:
-        self._network.loop.call_later(after_s, self._deliver, data)
+        self._network.loop.call_later(after_s, self._arrive, data)
 
-    def _deliver(self, data: bytes) -> None:
+    def _arrive(self, what: bytes | OSError) -> None:
         if not self.closed:
-            self._protocol.datagram_received(data, self._remote)
-
-    def close(self) -> None:
-        """Let go of it."""
-        if not self.closed:
-            self.closed = True
-            self._network.loop.call_soon(self._protocol.connection_lost, None)
-
-    def abort(self) -> None:
-        """As close."""
-        self.close()
-
-    def is_closing(self) -> bool:
-        """Whether it was closed."""
-        return self.closed
+            self._came.append(what)
+            self._network.loop.readable(self._descriptor)
 
 
 class _Listener:
@@ -353,7 +372,7 @@ class Network:
         self.hidden: set[tuple[str, int]] = set()
         self.exhausted = False
         self.endpoints: list[Endpoint] = []
-        self.sockets: list[_Datagrams] = []
+        self.sockets: list[DatagramSocket] = []
         self._roughness = roughness
         self._port = 40000
 
@@ -386,16 +405,6 @@ class Network:
         far.protocol.connection_made(far)
         near.protocol.connection_made(near)
         return near, near.protocol
-
-    def datagrams(self, factory: Factory, remote: tuple[str, int]) -> tuple[_Datagrams, Any]:
-        """Open a UDP socket."""
-        if self.exhausted:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        protocol = factory()
-        made = _Datagrams(self, protocol, remote)
-        self.sockets.append(made)
-        protocol.connection_made(made)
-        return made, protocol
 
     def left(self) -> list[str]:
         """What is still open."""

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from seamgate import gateway, pipeline, registry
+from seamgate import pipeline, registry, signing
 from seamgate.audit import line
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.ca.store import init_ca
@@ -31,11 +32,12 @@ from seamgate.config import Config, parse_config
 from seamgate.credentials import redaction, scanner
 from seamgate.credentials.redaction import RedactionSet
 from seamgate.registry import LoadedPlugin, load_aside
-from seamgate.upstream import tls
+from seamgate.upstream import dns_exchange, tls
 from seamgate_plugins import credentials
 from simulation.chance import CHANCE, of_usual_length, with_signatures_of_one_length
 from simulation.clock import CLOCK
 from simulation.guests import TOKEN
+from simulation.network import DatagramSocket
 from simulation.servers import SECRET
 from support.certificates import guest_context, write_upstream_ca
 
@@ -52,7 +54,7 @@ def quicken() -> None:
     point.load = _by_value(point.load)
     _replace(metadata, "entry_points", lru_cache)
     _replace(tls, "build_context", lambda build: lru_cache(CHANCE.apart(build)))
-    _replace(gateway, "load_authority", lambda load: lru_cache(with_signatures_of_one_length(load)))
+    _replace(signing, "load_authority", lambda load: lru_cache(with_signatures_of_one_length(load)))
     _replace(CertificateAuthority, "mint", of_usual_length)
     _replace(CertificateAuthority, "_make_leaf", CHANCE.apart)
     CHANCE.install()
@@ -63,6 +65,8 @@ def quicken() -> None:
     _replace(credentials, "RedactionSet", _by_values)
     _replace(line, "native_lines", lru_cache)
     _replace(registry, "_checked", _vouched_once)
+    sockets = SimpleNamespace(**{**vars(socket), "socket": DatagramSocket})
+    _replace(dns_exchange, "socket", lambda _: sockets)
     looked_up = SimpleNamespace(**{**vars(inspect), "signature": _signature_once()})
     _replace(registry, "inspect", lambda _: looked_up)
     _replace(pipeline, "inspect", lambda _: looked_up)

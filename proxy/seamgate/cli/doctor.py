@@ -35,7 +35,8 @@ from seamgate.entry.netns.launcher import TRY
 from seamgate.errors import AuditError, ConfigError, SeamgateError, TargetError
 from seamgate.observe.logging import configure_logging
 from seamgate.upstream import dns_message
-from seamgate.upstream.resolver import Server, exchange_udp, load_system_names
+from seamgate.upstream.dns_exchange import Server, exchange_udp
+from seamgate.upstream.resolver import load_system_names
 from seamgate.upstream.tls import TlsProfile, build_context
 
 if TYPE_CHECKING:

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from seamgate.address import canonical_address
 from seamgate.errors import ResolveFailed
 from seamgate.upstream import dns_message
+from seamgate.upstream.dns_exchange import exchange_tcp, exchange_udp
 from seamgate.upstream.dns_message import MalformedAnswer
 from seamgate.upstream.resolver import (
     NEVER_ASKED,
     DnsConfig,
     SystemNames,
-    exchange_tcp,
-    exchange_udp,
     load_system_names,
     server_text,
 )

@@ -1,10 +1,9 @@
 """An asynchronous stub resolver: canonical name in, addresses (or why not) and a TTL out. Caches nothing.
 
 Called by the plugin `dns` (which caches and coalesces), by `seamgate doctor`, and by nothing on the hot path. The
-order is: special names, static `addresses` of the configuration, the hosts file, then the DNS servers. A and AAAA are
-asked in parallel, each from a socket of its own with a random port and a random id, connected to the server, so that
-the kernel drops what comes from elsewhere (RFC 5452). There are no search domains: every name is absolute. What the
-addresses are good for is not judged here, but in `seamgate.upstream.addresses`.
+order is: special names, static `addresses` of the configuration, the hosts file, then the DNS servers
+(`seamgate.upstream.dns_exchange`), A and AAAA in parallel. There are no search domains: every name is absolute. What
+the addresses are good for is not judged here, but in `seamgate.upstream.addresses`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -23,6 +22,7 @@ from seamgate.address import canonical_address, canonical_host, canonical_name
 from seamgate.errors import ConfigError, ResolveFailed, TargetError
 from seamgate.flow import Resolution
 from seamgate.upstream import dns_message
+from seamgate.upstream.dns_exchange import Server, exchange_tcp, exchange_udp
 from seamgate.upstream.dns_message import TYPE_A, TYPE_AAAA, FamilyAnswer, MalformedAnswer, Outcome
 
 RESOLV_CONF = Path("/etc/resolv.conf")
@@ -36,9 +36,8 @@ NEVER_ASKED = frozenset({"invalid", "onion", "alt"})
 _LOCALHOST = ("127.0.0.1", "::1")
 _STATIC_TTL_S = 60.0
 _PROBE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
-
-Server = tuple[str, int]
-"""(canonical address, port)."""
+_ROUTES_HOLD_S = 5.0
+"""For how long it is remembered which families are routed: asking the kernel costs a look-up a tenth of its time."""
 
 
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,11 +226,13 @@ def parse_hosts(text: str) -> dict[str, tuple[str, ...]]:
 
 
 class Resolver:
-    """Resolves names. Has no state but its configuration; safe to use from many tasks of one loop."""
+    """Resolves names. Remembers nothing but which families are routed; safe to use from many tasks of one loop."""
 
     def __init__(self, config: DnsConfig | None = None, system: SystemNames | None = None) -> None:
         self._config = config if config is not None else DnsConfig()
         self._system = system if system is not None else load_system_names(self._config)
+        self._routed: tuple[int, ...] = ()
+        self._routed_until = float("-inf")
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -282,8 +283,11 @@ class Resolver:
         """Say what to ask for, AAAA first: with both, addresses are tried in that order (RFC 6724 6)."""
         families = self._config.families
         if families == "auto":
-            routed = [kind for kind, family in _FAMILIES.items() if _has_route(family)]
-            return tuple(routed) or (TYPE_A,)
+            now = monotonic()
+            if now >= self._routed_until:
+                routed = [kind for kind, family in _FAMILIES.items() if _has_route(family)]
+                self._routed, self._routed_until = tuple(routed) or (TYPE_A,), now + _ROUTES_HOLD_S
+            return self._routed
         return {"both": (TYPE_AAAA, TYPE_A), "ipv4": (TYPE_A,), "ipv6": (TYPE_AAAA,)}[families]
 
     async def _ask_families(self, name: str) -> list[FamilyAnswer]:
@@ -388,71 +392,3 @@ def server_text(server: Server) -> str:
     """Return a server as messages name it."""
     host = f"[{server[0]}]" if ":" in server[0] else server[0]
     return host if server[1] == DNS_PORT else f"{host}:{server[1]}"
-
-
-class _UdpExchange(asyncio.DatagramProtocol):
-    """One query on one connected socket: completes with the first datagram that answers it, ignores all others."""
-
-    def __init__(self, query: bytes, answer: asyncio.Future[bytes]) -> None:
-        self._query = query
-        self._answer = answer
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the query; the socket is connected, so no address is needed."""
-        # asyncio's own datagram transport is no subclass of the class that documents it.
-        cast("asyncio.DatagramTransport", transport).sendto(self._query)
-
-    def datagram_received(self, data: bytes, addr: tuple[str | object, int]) -> None:
-        """Take the datagram if it is the answer."""
-        if not self._answer.done() and dns_message.answers_query(data, self._query):
-            self._answer.set_result(data)
-
-    def error_received(self, exc: Exception) -> None:
-        """ICMP says that nobody listens there."""
-        self._fail(exc if isinstance(exc, OSError) else OSError(str(exc)))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits still."""
-        self._fail(exc if isinstance(exc, OSError) else OSError("the socket was closed"))
-
-    def _fail(self, exc: OSError) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(exc)
-
-
-async def exchange_udp(server: Server, query: bytes) -> bytes:
-    """Send one query over UDP from a fresh port, return the message that answers it.
-
-    Raises:
-        OSError: the server can't be reached. There is no time limit here; the caller has one.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[bytes] = loop.create_future()
-    protocol: Callable[[], _UdpExchange] = lambda: _UdpExchange(query, answer)  # noqa: E731
-    transport, _ = await loop.create_datagram_endpoint(protocol, remote_addr=server)
-    try:
-        return await answer
-    finally:
-        answer.cancel()
-        transport.close()
-
-
-async def exchange_tcp(server: Server, query: bytes) -> bytes:
-    """Send one query over TCP (RFC 7766), return the message that answers it.
-
-    Raises:
-        OSError: the server can't be reached, or closed too early.
-        MalformedAnswer: what it sent is not an answer to the query.
-    """
-    reader, writer = await asyncio.open_connection(*server)
-    try:
-        writer.write(len(query).to_bytes(2, "big") + query)
-        size = int.from_bytes(await reader.readexactly(2), "big")
-        message = await reader.readexactly(size)
-    except asyncio.IncompleteReadError:
-        raise ConnectionResetError(0, "the server closed before its answer was complete") from None
-    finally:
-        writer.transport.abort()
-    if not dns_message.answers_query(message, query):
-        raise MalformedAnswer("the DNS server answered something else over TCP")
-    return message

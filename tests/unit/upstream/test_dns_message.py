@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from dnslib import QTYPE, RCODE, RR, DNSRecord
+from dnslib import EDNS0, QTYPE, RCODE, RR, DNSHeader, DNSQuestion, DNSRecord
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,6 +13,7 @@ from seamgate.upstream.dns_message import (
     MAX_RECORDS,
     TYPE_A,
     TYPE_AAAA,
+    UDP_SIZE_BYTES,
     FamilyAnswer,
     MalformedAnswer,
     Outcome,
@@ -45,6 +46,19 @@ def test_query_is_recursive_and_absolute() -> None:
     assert (parsed.header.id, parsed.header.rd, str(parsed.q.qname)) == (0x1234, 1, "a.example.")
     assert [record.rtype for record in parsed.ar] == [QTYPE.OPT]
     assert DNSRecord.parse(build_query("a.example", TYPE_AAAA, 1, edns=False)).ar == []
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "a.example", "xn--bcher-kva.example", f"{'a' * 63}.{'b' * 63}.{'c' * 63}.{'d' * 61}"]
+)
+@pytest.mark.parametrize("kind", [TYPE_A, TYPE_AAAA])
+@pytest.mark.parametrize("edns", [True, False])
+def test_query_is_what_dnslib_writes(name: str, kind: int, edns: bool) -> None:
+    """Byte by byte what another implementation makes of it, for names of one letter and of 253."""
+    other = DNSRecord(DNSHeader(id=0xFFFF, rd=1), q=DNSQuestion(name, kind))
+    if edns:
+        other.add_ar(EDNS0(udp_len=UDP_SIZE_BYTES))
+    assert build_query(name, kind, 0xFFFF, edns=edns) == other.pack()
 
 
 def test_only_the_answer_to_the_query_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import yaml
 
 from seamgate.errors import ConfigError, ResolveFailed
-from seamgate.upstream.dns_message import Outcome
+from seamgate.upstream import resolver as resolver_module
+from seamgate.upstream.dns_message import TYPE_A, TYPE_AAAA, Outcome
 from seamgate.upstream.resolver import (
     DnsConfig,
     Resolver,
@@ -117,6 +119,29 @@ def test_names_outside_the_dns_fail_without_asking() -> None:
     resolver = Resolver(DnsConfig(), SystemNames((), {}, 1.0, 1))
     for name in ("a.onion", "a.invalid", "a.alt"):
         assert asyncio.run(resolver.query(name)).outcome is Outcome.NO_SUCH_NAME
+
+
+def test_routes_are_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which families this machine has is remembered for 5 s, and then found out again: a network may come and go."""
+    asked: list[int] = []
+    families = {socket.AF_INET}
+    now = 100.0
+
+    def has_route(family: socket.AddressFamily) -> bool:
+        asked.append(family)
+        return family in families
+
+    monkeypatch.setattr(resolver_module, "_has_route", has_route)
+    monkeypatch.setattr(resolver_module, "monotonic", lambda: now)
+    resolver = Resolver(DnsConfig(), SystemNames((), {}, 1.0, 1))
+    assert resolver._record_types() == resolver._record_types() == (TYPE_A,)
+    assert len(asked) == 2
+    families.add(socket.AF_INET6)
+    now = 104.9
+    assert resolver._record_types() == (TYPE_A,)
+    now = 105.0
+    assert resolver._record_types() == (TYPE_AAAA, TYPE_A)
+    assert len(asked) == 4
 
 
 def test_documented_settings_are_the_defaults() -> None:
