@@ -59,6 +59,16 @@ class _Difference(msgspec.Struct, frozen=True):
         """Return the requests with this change."""
         return [trial for trial in self.trials if trial.change == change]
 
+    @property
+    def may_widen(self) -> bool:
+        """Whether more gets through: by a request that was tried, by the text, or by what no request tells."""
+        return bool(
+            self.of("newly allowed")
+            or any(effect is Effect.WIDENED for effect, _ in self.layers)
+            or any(each.widens for each in self.rules)
+            or any(each.effect is not Effect.NARROWED for each in self.unchecked)
+        )
+
 
 @click.command()
 @click.argument("old", type=click.Path(exists=True, path_type=Path))
@@ -70,7 +80,7 @@ class _Difference(msgspec.Struct, frozen=True):
     type=click.Path(exists=True, path_type=Path, dir_okay=False),
     help="A test file whose requests are tried too; repeatable. [default: those beside OLD and NEW]",
 )
-@click.option("--fail-on-widening", is_flag=True, help="Exit with 1 if anything is, or may be, newly allowed.")
+@click.option("--fail-on-widening", is_flag=True, help="Exit with 1 if anything is, or may be, widened.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def diff(old: Path, new: Path, tests: tuple[Path, ...], fail_on_widening: bool, as_json: bool) -> None:
     """Say how the policy NEW differs from OLD: which rules, and what becomes of which requests.
@@ -87,10 +97,7 @@ def diff(old: Path, new: Path, tests: tuple[Path, ...], fail_on_widening: bool, 
     before, after = read_policies(_files(old)), read_policies(_files(new))
     found = _compare(before, after, list(tests) or _tests_beside(old, new))
     click.echo(json.dumps(_as_json(found))) if as_json else _show(found)
-    may_widen = any(effect is Effect.WIDENED for effect, _ in found.layers) or any(
-        each.effect is not Effect.NARROWED for each in found.unchecked
-    )
-    if fail_on_widening and (found.of("newly allowed") or may_widen):
+    if fail_on_widening and found.may_widen:
         raise SystemExit(1)
 
 
@@ -184,6 +191,7 @@ def _rule_json(each: RuleChange) -> dict[str, Any]:
         "rule": each.rule,
         "what": each.what,
         "effect": str(each.effect),
+        "widens": each.widens,
         "details": list(each.details),
         "old": each.old.place if each.old else "",
         "new": each.new.place if each.new else "",
@@ -221,7 +229,13 @@ def _show(found: _Difference) -> None:
     for each in found.unchecked:
         click.echo(f"\nno request meets the condition of {each.rule}: write a test case that does, to see what it does")
     counts = ", ".join(f"{len(found.of(change))} {change}" for change in _CHANGES)
-    click.echo(f"\n{len(found.rules)} rules differ; of {len(found.trials)} requests that were tried: {counts}")
+    rules, tried = len(found.rules), len(found.trials)
+    differ = f"{rules} rule{'s differ' if rules != 1 else ' differs'}"
+    click.echo(f"\n{differ}; of {tried} request{'' if tried == 1 else 's'} that {_were(tried)} tried: {counts}")
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _show_trials(change: str, trials: list[_Trial]) -> None:

@@ -34,7 +34,8 @@ class RuleChange(msgspec.Struct, frozen=True):
     Attributes:
         rule: its id.
         what: "added", "removed", "renamed" or "changed".
-        effect: on what gets through.
+        effect: on what gets through, all in all.
+        widens: whether something in it lets more through, whatever else it does.
         details: sentences, one for each thing that differs.
         old, new: the rule before and after; None where there is none.
     """
@@ -45,12 +46,14 @@ class RuleChange(msgspec.Struct, frozen=True):
     details: tuple[str, ...]
     old: Rule | None
     new: Rule | None
+    widens: bool = False
 
 
 def rule_changes(old: Sequence[Policy], new: Sequence[Policy]) -> list[RuleChange]:
     """Compare rules by their ids; one that only got another id is renamed."""
     before = {rule.id: rule for policy in old for rule in policy.rules}
     after = {rule.id: rule for policy in new for rule in policy.rules}
+    layers = _layers(old)
     gone = [rule for rule in before.values() if rule.id not in after]
     come = [rule for rule in after.values() if rule.id not in before]
     changes: list[RuleChange] = []
@@ -61,24 +64,32 @@ def rule_changes(old: Sequence[Policy], new: Sequence[Policy]) -> list[RuleChang
             changes.append(RuleChange(rule.id, "renamed", Effect.CHANGED, (f"now {twin.id}",), rule, twin))
         else:
             effect = Effect.NARROWED if rule.allows else Effect.WIDENED
-            changes.append(RuleChange(rule.id, "removed", effect, (_kind(rule),), rule, None))
+            changes.append(RuleChange(rule.id, "removed", effect, (_kind(rule),), rule, None, not rule.allows))
     for rule in come:
-        effect = Effect.WIDENED if rule.allows else Effect.NARROWED
-        changes.append(RuleChange(rule.id, "added", effect, (_kind(rule),), None, rule))
+        # The first allows of a layer that is asked from now on let nothing through that the others did not.
+        widens = rule.allows and (not layers or str(rule.layer) in layers)
+        effect = Effect.WIDENED if widens else Effect.NARROWED
+        changes.append(RuleChange(rule.id, "added", effect, (_kind(rule),), None, rule, widens))
     for rule in before.values():
         other = after.get(rule.id)
         found = list(_differences(rule, other)) if other is not None else []
         if found:
-            effect = _summed(each for each, _ in found)
-            changes.append(RuleChange(rule.id, "changed", effect, tuple(text for _, text in found), rule, other))
+            effects, texts = zip(*found, strict=True)
+            widens = Effect.WIDENED in effects
+            changes.append(RuleChange(rule.id, "changed", _summed(effects), texts, rule, other, widens))
     return sorted(changes, key=lambda each: each.rule)
 
 
 def layer_changes(old: Sequence[Policy], new: Sequence[Policy]) -> list[tuple[Effect, str]]:
     """Return what happened to layers: one more narrows everything, one less widens."""
-    before, after = ({str(policy.layer) for policy in policies if not policy.audit} for policies in (old, new))
+    before, after = _layers(old), _layers(new)
     more = [(Effect.NARROWED, f"layer {layer} must allow everything too") for layer in sorted(after - before)]
     return more + [(Effect.WIDENED, f"layer {layer} is asked no more") for layer in sorted(before - after)]
+
+
+def _layers(policies: Sequence[Policy]) -> set[str]:
+    """Return the layers that are enforced."""
+    return {str(policy.layer) for policy in policies if not policy.audit}
 
 
 def _kind(rule: Rule) -> str:
@@ -231,15 +242,19 @@ def _time_and_mode(old: Rule, new: Rule) -> Iterator[_Difference]:
             yield effect, f"{name}: {mine or 'none'} became {theirs or 'none'}"
 
 
+_CHOSEN = (("addresses", "addresses", True), ("inspect", "inspect", False), ("credentials", "credential", True))
+"""Fields of a rule, their name for people, and whether more of them lets more through."""
+
+
 def _choices(old: Rule, new: Rule) -> Iterator[_Difference]:
     """Yield what goes with a request that is allowed: addresses, inspectors, limits, credentials."""
-    for name, more_is_wider in (("addresses", True), ("inspect", False)):
+    # One in another's place widens: what the new one opens was closed, what the lost inspector looked at is passed on.
+    for name, shown, more_is_wider in _CHOSEN:
         mine, theirs = set(getattr(old, name) or ()), set(getattr(new, name) or ())
         if mine != theirs:
-            more = _by_cover(theirs >= mine, mine >= theirs, more_is_wider)
-            yield more, _moved(name, tuple(sorted(mine)), tuple(sorted(theirs)))
-    if old.credentials != new.credentials:
-        yield Effect.CHANGED, _moved("credential", old.credentials or ("none",), new.credentials or ("none",))
+            wider = theirs - mine if more_is_wider else mine - theirs
+            sides = (tuple(sorted(each)) or ("none",) for each in (mine, theirs))
+            yield (Effect.WIDENED if wider else Effect.NARROWED), _moved(shown, *sides)
     for name in ("request_body_bytes", "response_body_bytes", "requests"):
         before, after = (getattr(rule.limits, name, None) for rule in (old, new))
         if before != after:
@@ -253,9 +268,12 @@ def _limit_text(limit: Any) -> str:
 
 
 def _of_limit(before: Any, after: Any) -> Effect:
-    def rate(limit: Any) -> float:
-        return math.inf if limit is None else limit[0] / limit[1] if isinstance(limit, tuple) else limit
+    """Return what it does: more at once widens, as more in the long run does."""
 
-    if rate(before) == rate(after):
-        return Effect.CHANGED
-    return Effect.WIDENED if rate(after) > rate(before) else Effect.NARROWED
+    def amounts(limit: Any) -> tuple[float, float]:
+        if limit is None:
+            return math.inf, math.inf
+        return (limit[0], limit[0] / limit[1]) if isinstance(limit, tuple) else (limit, limit)
+
+    wider = any(new > old for old, new in zip(amounts(before), amounts(after), strict=True))
+    return Effect.WIDENED if wider else Effect.NARROWED

@@ -118,6 +118,50 @@ def test_widening_can_be_a_failure() -> None:
     run("old.yaml", "old.yaml", "--fail-on-widening")
 
 
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        (("    limits", "    addresses: [private]\n    limits"), "addresses: - none, + private"),
+        (("    limits", "    upgrade: websocket\n    limits"), "upgrade: none became websocket"),
+        (("    limits", "    encoded_slash: true\n    limits"), "encoded_slash: none became True"),
+        (("    limits", "    credential: key\n    limits"), "credential: - none, + key"),
+        (('keys/**"]}\n', 'keys/**"]}\n    expires: 2027-01-01\n'), "expires earlier"),
+        (("60/min", "61/h"), "limit requests: 60 in 60 s became 61 in 3600 s"),
+    ],
+)
+def test_what_a_rule_opens_is_a_failure(change: tuple[str, str], detail: str) -> None:
+    """Also where the requests that are tried are allowed before and after: the text says it."""
+    (told,) = compare(change, "--fail-on-widening", code=1)["rules"]
+    assert (told["effect"], told["widens"], told["details"]) == ("widened", True, [detail])
+
+
+def test_what_widens_and_narrows_at_once_is_a_failure() -> None:
+    """A rule that gives up something does not pay for what it opens."""
+    change = (
+        "methods: [POST], paths: [/v1/chat], json: {model: m}}",
+        "paths: [/v1/chat], json: {model: m}, query: {q: x}}",
+    )
+    (told,) = compare(change, "--fail-on-widening", code=1)["rules"]
+    assert (told["effect"], told["widens"]) == ("changed", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("inspect", "inspect: [secrets]", "inspect: [other]"),
+        ("credential", "credential: one", "credential: two"),
+        ("addresses", "addresses: [private]", "addresses: [loopback]"),
+    ],
+)
+def test_another_in_its_place_is_a_failure(kind: str, old: str, new: str, folder: Path) -> None:
+    """What the new one opens was closed before; an inspector that is gone looks at nothing any more."""
+    rule = "seamgate: 1\nrules:\n  - id: a\n    allow: {hosts: [a.test]}\n    "
+    (folder / "old.yaml").write_text(rule + old + "\n")
+    (folder / "new.yaml").write_text(rule + new + "\n")
+    (told,) = json.loads(run("old.yaml", "new.yaml", "--json", "--fail-on-widening", code=1).stdout)["rules"]
+    assert (told["widens"], told["details"][0].partition(":")[0]) == (True, kind)
+
+
 def test_a_condition_that_no_request_meets_is_named(folder: Path) -> None:
     """It may widen, so it fails; a test case that meets it settles it."""
     found = compare(("n > 3", "n > 4"), "--fail-on-widening", code=1)
