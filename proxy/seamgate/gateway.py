@@ -77,8 +77,12 @@ WRITE_HIGH_BYTES = 256 * 1024
 class Gateway:
     """One running gateway. `async with Gateway(config) as gateway: ...`"""
 
-    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, config: Config, *, clock: Callable[[], float] = time.time, facts: Mapping[str, str] | None = None
+    ) -> None:
+        """Wire nothing yet; `facts` are what else the audit log should know of the start."""
         self.config = config
+        self._facts = facts or {}
         self.seam: Seam
         self.connections = Connections(config.limits.connections, config.limits.guest_connections)
         self._tag = ""
@@ -516,7 +520,8 @@ class Gateway:
 
     def _tell(self, event: Any) -> None:
         """Write a record about the gateway itself."""
-        self._journal.append(gateway_record(event, self.config, self.seam.pipeline, self._clock()))
+        facts = self._facts if event == "start" else {}
+        self._journal.append(gateway_record(event, self.config, self.seam.pipeline, self._clock(), facts))
         self._journal.flush()
         log.info("gateway", happened=event, generation=self._generation, **self._entry_facts())
 

@@ -5,6 +5,7 @@ Called by `Gateway`. What is said about requests is made where they end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from seamgate.reloading import ReloadReport
 log = structlog.get_logger("seamgate.gateway")
 
 
-def gateway_record(event: Any, config: Config, pipeline: Pipeline, now: float) -> AuditRecord:
+def gateway_record(
+    event: Any, config: Config, pipeline: Pipeline, now: float, more: Mapping[str, str] | None = None
+) -> AuditRecord:
     """Return the record of what happened to the gateway: with what it is made of.
 
     Args:
@@ -27,6 +30,7 @@ def gateway_record(event: Any, config: Config, pipeline: Pipeline, now: float) -
         config: that is in force.
         pipeline: likewise.
         now: Unix seconds.
+        more: further facts.
     """
     facts = {
         "version": __version__,
@@ -38,6 +42,7 @@ def gateway_record(event: Any, config: Config, pipeline: Pipeline, now: float) -
             for plugin in pipeline.plugins
             if plugin.capabilities
         ),
+        **(more or {}),
     }
     gateway = AuditGateway(event, facts)
     return AuditRecord(time=now, kind=AuditKind.GATEWAY, gateway=gateway, generation=pipeline.generation)

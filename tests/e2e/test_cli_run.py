@@ -154,10 +154,29 @@ def test_the_summary_tells_what_was_denied(tmp_path: Path) -> None:
     assert f"seamgate audit tail {tmp_path / 'runs/run.jsonl'} --denied" in summary
 
 
-def test_without_a_terminal_a_run_is_silent(tmp_path: Path) -> None:
-    """Standard error is the program's alone, so that scripts can use it."""
-    done = seamgate("run", *_python("print('hello')"), home=tmp_path)
+def test_a_run_can_be_silent(tmp_path: Path) -> None:
+    """With --no-summary, standard error is the program's alone, so that scripts can use it."""
+    done = seamgate("run", "--no-summary", *_python("print('hello')"), home=tmp_path, env={"ACME_TOKEN": "t" * 20})
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
+
+
+def test_without_a_terminal_a_run_says_what_is_withheld_and_held_less(tmp_path: Path) -> None:
+    """A service's log has it, where nobody looks on."""
+    done = seamgate("run", "--allow", "a.example", "--", "true", home=tmp_path, env={"ACME_TOKEN": "t" * 20})
+    withheld, isolation = done.stderr.splitlines()
+    assert re.search(r"^seamgate: withheld from the program: .*\bACME_TOKEN\b", withheld)
+    assert re.search(r"^seamgate: isolation netns: .* Why not kvm: ", isolation)
+
+
+@pytest.mark.parametrize("options", [("--isolation", "netns"), ("--isolation", "auto")])
+def test_the_journal_tells_the_isolation_of_a_run_without_requests(options: tuple[str, ...], tmp_path: Path) -> None:
+    """The record of the start names it, and whether `auto` chose it, and why nothing stronger."""
+    journal = tmp_path / "runs" / "run.jsonl"
+    seamgate("run", *options, "--audit", str(journal), "--", "true", home=tmp_path)
+    starts = [json.loads(line)["gateway"]["facts"] for line in journal.read_text().splitlines() if '"start"' in line]
+    assert starts[-1]["isolation"] == "netns"
+    chosen = starts[-1].get("isolation_chosen", "")
+    assert chosen.startswith("auto. Why not kvm: ") if "auto" in options else not chosen
 
 
 def test_an_isolation_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from support.cli import COMMAND_S, environment, seamgate
 
@@ -26,7 +27,7 @@ def _policy(folder: Path, rule: str) -> Path:
     return path
 
 
-def _lines(journal: Path) -> list[dict[str, object]]:
+def _lines(journal: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in journal.read_text().splitlines()]
 
 
@@ -47,7 +48,10 @@ def test_labels_and_policy_hold_without_a_proxy(tmp_path: Path) -> None:
 
 
 def test_what_the_machine_forbids_is_named(tmp_path: Path) -> None:
-    """Exit code 3 and no run at all, where it was asked for by name; auto says what it takes instead, and why."""
+    """Exit code 3 and no run at all, where it was asked for by name; auto says what it takes instead, and why.
+
+    That nothing holds the program is said whatever was asked for, also in the audit log: no silent loss of isolation.
+    """
     command = ("unshare", "-Ur", "sh", "-c", _NO_NAMESPACES, sys.executable, "run")
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -64,9 +68,16 @@ def test_what_the_machine_forbids_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, ""), done
     assert "--isolation netns: user and network namespaces can't be made: " in done.stderr
     assert "seamgate doctor" in done.stderr
-    done = run("--summary")
-    assert (done.returncode, done.stdout) == (0, "ran\n"), done
-    assert "isolation proxy: a program that ignores the proxy variables is not held. Why not netns: " in done.stderr
+    journal = tmp_path / "runs" / "run.jsonl"
+    for options in ((), ("--summary",), ("--no-summary", "--audit", str(journal))):
+        done = run(*options)
+        assert (done.returncode, done.stdout) == (0, "ran\n"), done
+        assert "warning: isolation proxy: a program that ignores the proxy variables is not held" in done.stderr
+        assert "Why not netns: user and network namespaces can't be made: " in done.stderr
+    # A start and a stop for each isolation that was tried; the last one is the program's.
+    facts = [line["gateway"]["facts"] for line in _lines(journal) if line["gateway"]["event"] == "start"][-1]
+    assert facts["isolation"] == "proxy"
+    assert facts["isolation_chosen"].startswith("auto. Why not netns: ")
 
 
 def test_a_guest_ends_with_its_gateway(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
     )
     assert private.entries.kvm is not None
     idle = private.entries.kvm.idle
-    async with Gateway(private) as gateway:
+    async with Gateway(private, facts=run.facts(Isolation.KVM)) as gateway:
         guest = make_guest(launch.GUEST, private.guests[launch.GUEST], Isolation.KVM)
         ring = RingGuest(gateway, guest, private.entries.kvm)
         mounts = [Mount(place, str(gateway.ca_path)) for place in _TRUSTED_IN_GUEST]

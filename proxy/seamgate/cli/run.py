@@ -18,7 +18,7 @@ from seamgate import launch
 from seamgate.ca.store import ca_directory, init_ca
 from seamgate.cli.allow import allow_hosts
 from seamgate.cli.brokering import broker
-from seamgate.cli.isolation import Run, run_isolated
+from seamgate.cli.isolation import Run, Voice, run_isolated
 from seamgate.cli.summary import render_summary, summarise
 from seamgate.config import Config, load_config
 from seamgate.errors import ConfigError
@@ -62,7 +62,12 @@ from seamgate.signing import signing_limits
     type=click.Path(path_type=Path),
     help="Write the journal here. [default: runs/DATE-PID.jsonl]",
 )
-@click.option("--summary/--no-summary", default=None, help="Say at the end what was denied. [default: on a terminal]")
+@click.option(
+    "--summary/--no-summary",
+    default=None,
+    help="Say at the start what is made of this run, at the end what was denied. [default: on a terminal; elsewhere "
+    "only what is withheld, or held less than by a microVM]",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
@@ -96,14 +101,14 @@ def run(
     Each run has a journal of its own, `runs/DATE-PID.jsonl` beside the journal that the configuration names (without
     one, in the user's state directory): read it with `seamgate audit tail PATH`.
     """
-    talkative = sys.stderr.isatty() if summary is None else summary
+    talkative, quiet = sys.stderr.isatty() if summary is None else summary, summary is False
     configure_logging("auto", log_level, color=context.color)
     with _scratch() as scratch:
         environ: Mapping[str, str]
         if config_path is not None:
             config, environ = _configured(config_path, allowed, kept), os.environ
         else:
-            config, environ = _unconfigured(allowed, kept, scratch, talkative)
+            config, environ = _unconfigured(allowed, kept, scratch, quiet=quiet)
         if own_ca or config.ca.each_run:
             config = _with_own_ca(config, scratch, _parse_labels(labels), talkative)
         else:
@@ -112,16 +117,17 @@ def run(
         journal = journal.parent.resolve() / journal.name  # a link that turns later leads no guest to it
         launch.forbid_inspection()
         wanted = Run(config, _parse_labels(labels), journal, command, environ, template)
-        code = uvloop.run(_run(wanted, isolation, talkative))
+        voice = Voice(_say if talkative else _say_nothing, _say_nothing if quiet else _say, _say, _explain)
+        code = uvloop.run(_run(wanted, isolation, voice))
         if talkative:
             click.echo(render_summary(summarise(journal), journal), err=True)
     context.exit(code)
 
 
-async def _run(wanted: Run, isolation: str, talkative: bool) -> int:
+async def _run(wanted: Run, isolation: str, voice: Voice) -> int:
     name = wanted.command[0]
     try:
-        return await run_isolated(wanted, isolation, _say if talkative else _say_nothing, _explain)
+        return await run_isolated(wanted, isolation, voice)
     except FileNotFoundError:
         _say(f"{name}: there is no such program on the PATH")
         return launch.NOT_FOUND
@@ -153,7 +159,7 @@ def _configured(path: Path, allowed: Sequence[str], kept: Sequence[str]) -> Conf
 
 
 def _unconfigured(
-    allowed: Sequence[str], kept: Sequence[str], scratch: Path, talkative: bool
+    allowed: Sequence[str], kept: Sequence[str], scratch: Path, *, quiet: bool
 ) -> tuple[Config, Mapping[str, str]]:
     """Return a configuration for --allow, and the caller's environment without what is withheld from the program."""
     found = broker(os.environ, allowed, kept)
@@ -161,7 +167,7 @@ def _unconfigured(
     policy.write_text(allow_hosts(allowed, found.by_host), encoding="utf-8")
     if not allowed and sys.stderr.isatty():
         _say("no policy: everything is denied; use --allow HOST, or -c seamgate.yaml (`seamgate init` writes one)")
-    for line in found.told() if talkative else ():
+    for line in () if quiet else found.told():
         _say(line)
     config = Config(source="seamgate run", base=Path.cwd(), policies=(str(policy),), credentials=found.credentials)
     return config, {name: value for name, value in os.environ.items() if name not in found.withheld}
