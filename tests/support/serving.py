@@ -24,7 +24,7 @@ from support.client import Answer, Client, connect
 from support.lab import ALLOW_ALL, SECRET
 from support.upstream import HttpUpstream
 
-START_S = 30.0
+START_S = 90.0
 
 
 class Serving:
