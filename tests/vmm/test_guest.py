@@ -354,3 +354,37 @@ int main(void) {
 """
     )
     assert run_c(code).text == "16 28 1048576 28 28 65536"
+
+
+def test_room_comes_back_only_with_what_is_gone(run_c: RunC) -> None:
+    """A rename or an unlink that fails gives nothing back; one that replaces a file, or an empty folder, does so once."""
+    code = (
+        _MAIN
+        + r"""
+#include <fcntl.h>
+#include <sys/stat.h>
+static char b[65536];
+static long fill(const char *name) {
+    int fd = open(name, O_CREAT | O_WRONLY, 0600); long total = 0, n;
+    while ((n = write(fd, b, sizeof b)) > 0) total += n;
+    close(fd);
+    return total;
+}
+int main(void) {
+    long first = fill("/tmp/a");
+    chdir("/tmp"); mkdir("d", 0700); mkdir("e", 0700);
+    close(open("e/in", O_CREAT | O_WRONLY, 0600));
+    int to_file = rename("/tmp/d", "/tmp/a") ? errno : 0, to_folder = rename("/tmp/a", "/tmp/d") ? errno : 0;
+    int to_full = rename("/tmp/d", "/tmp/e") ? errno : 0, away = unlink("/tmp/d") ? errno : 0, same = rename("/tmp/a", "/tmp/a");
+    long more = fill("/tmp/b");
+    int replaced = rename("/tmp/b", "/tmp/a");
+    long again = fill("/tmp/c");
+    mkdir("/tmp/g", 0700); int made = 0, put = rename("/tmp/d", "/tmp/g"); char name[32];
+    for (int i = 0; i < 40; i++) { sprintf(name, "/tmp/f%d", i); int fd = open(name, O_CREAT | O_WRONLY, 0600); if (fd < 0) break; close(fd); made++; }
+    printf("%ld %d %d %d %d %d %ld %d %ld %d %d", first, to_file, to_folder, to_full, away, same, more, replaced, again, put, made);
+    return 0;
+}
+"""
+    )
+    # Of 16 files there are then a, c, e, e/in and g.
+    assert run_c(code).text == "1048576 20 21 39 21 0 0 0 1048576 0 11"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -221,6 +222,41 @@ def test_scratch_is_private(template: Loaded) -> None:
         assert p.output() == b"[]\n[]\n[]\n"
 
     with_pool(template, check)
+
+
+_DEEP = """
+import os
+place = '/tmp/chain'
+os.mkdir(place)
+for _ in range(10):
+    os.makedirs('/tmp/next' + '/d' * 200)
+    os.rename(place, '/tmp/next' + '/d' * 200 + '/below')
+    os.rename('/tmp/next', place)
+open('/tmp/file', 'w').close()
+try:
+    os.stat(place + '/d' * 260)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def test_a_scratch_folder_of_any_depth_is_deleted(template: Loaded) -> None:
+    """Moved into each other, folders lie deeper than any path reaches: they go as others do; no neighbour notices."""
+    places: list[Path] = []
+
+    async def check(p: Pipes) -> None:
+        assert p.pool._scratch_root is not None
+        places.append(p.pool._scratch_root)
+        neighbour = await p.start("import sys; sys.stdin.read(); import time; time.sleep(1); print('fine')")
+        deep = await p.start(_DEEP)
+        assert str(await deep.ended()) == "exited (exit status 0)"
+        assert str(await neighbour.ended()) == "exited (exit status 0)"
+        assert sorted(p.output().split()) == [b"%d" % errno.ENAMETOOLONG, b"fine"]
+        left = await p.start(_DEEP + "import time; time.sleep(60)")
+        await left.started()
+
+    with_pool(template, check)
+    assert not any(places[0].parent.glob(f"{places[0].name}*"))
 
 
 def test_nobody_reading_does_not_hang_the_rest(template: Loaded) -> None:

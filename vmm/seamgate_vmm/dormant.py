@@ -7,7 +7,6 @@ so never uses its randomness twice. The files go with the pool. Used by `pool.py
 """
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from seamgate_vmm.errors import HibernationError
+from seamgate_vmm.removal import remove_tree
 
 MAGIC = b"SGSEAL1\n"
 _NONCE_BYTES = 12
@@ -87,7 +87,7 @@ class Dormitory:
 
     def close(self) -> None:
         """Delete all of them."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
 
 
 def _all_of(fd: int) -> bytes:

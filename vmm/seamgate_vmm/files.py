@@ -364,17 +364,19 @@ class FileService:
         self._scratch.files_left -= 1
         return 0
 
-    def _forget(self, host: str) -> None:
-        """Give back the room of a file that is about to go, unless it is open."""
-        status = os.lstat(host)
+    def _held(self, status: os.stat_result) -> Scratch:
+        """Return the room that comes back when this file or folder is gone: none as long as it is open."""
         inode = (status.st_dev, status.st_ino)
         for opened in self._open.values():
             if opened.fd >= 0:
                 other = os.fstat(opened.fd)
                 if (other.st_dev, other.st_ino) == inode:
-                    return
-        self._scratch.files_left += 1
-        self._scratch.bytes_left += status.st_size if stat.S_ISREG(status.st_mode) else 0
+                    return Scratch(0, 0)
+        return Scratch(status.st_size if stat.S_ISREG(status.st_mode) else 0, 1)
+
+    def _give_back(self, room: Scratch) -> None:
+        self._scratch.files_left += room.files_left
+        self._scratch.bytes_left += room.bytes_left
 
     def _do_unlink(self, directory: int, path: int, length: int, flags: int, *_: int) -> int:
         host = self._writable(directory, path, length)[1]
@@ -384,8 +386,9 @@ class FileService:
         else:
             if stat.S_ISDIR(os.lstat(host).st_mode):
                 raise _refuse(errno.EISDIR)
-            self._forget(host)
+            room = self._held(os.lstat(host))
             os.unlink(host)
+            self._give_back(room)
         return 0
 
     def _do_rename(self, old_directory: int, old: int, old_length: int, directory: int, path: int, length: int) -> int:
@@ -393,10 +396,13 @@ class FileService:
         target = self._find(directory, path, length, follow=False)
         if not target.writable or target.host is None:
             raise _refuse(errno.EXDEV)
-        os.lstat(source)
-        if _exists(target.host) and not stat.S_ISDIR(os.lstat(target.host).st_mode) and source != target.host:
-            self._forget(target.host)
-        os.rename(source, target.host)
+        moved, room = os.lstat(source), Scratch(0, 0)
+        if _exists(target.host):
+            replaced = os.lstat(target.host)
+            if (replaced.st_dev, replaced.st_ino) != (moved.st_dev, moved.st_ino):
+                room = self._held(replaced)
+        os.rename(source, target.host)  # fails where one is a folder and the other is not, or is not empty
+        self._give_back(room)
         return 0
 
     def _do_truncate(self, handle: int, length: int, *_: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from seamgate_vmm.hidden import HiddenFiles
 
 _MAX_LINKS = 40  # as Linux
+_MOST_DEEP = 255  # a look-up asks the host about each folder on the way, whose own look-up begins anew
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KEPT_FLAGS = os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_DIRECTORY
 _DIRECTORY_MODE = stat.S_IFDIR | 0o755
@@ -109,7 +110,7 @@ class View:
     def find(self, path: str, cwd: str, *, follow: bool = True) -> Found:
         """Return what a path means, links followed (the last one only if `follow`).
 
-        Raises: OSError with ELOOP or EINVAL. That something exists is not checked.
+        Raises: OSError with ELOOP, EINVAL or ENAMETOOLONG. That something exists is not checked.
         """
         if path in self._made_up:  # asked for often, and no link leads there
             return Found(path, made_up=path)
@@ -118,6 +119,8 @@ class View:
         todo = [c for c in reversed(path.split("/")) if c]
         must_be_directory = path.endswith("/")
         current, links = "" if path.startswith("/") else cwd.rstrip("/"), 0
+        if current.count("/") + len(todo) > _MOST_DEEP:
+            raise _os_error(errno.ENAMETOOLONG)
         while todo:
             component = todo.pop()
             if component == ".":

@@ -12,7 +12,6 @@ Runs on: the event loop.
 import asyncio
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from seamgate_vmm.image import Mount
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import GuestEvent, Outcome, Reason
 from seamgate_vmm.pooled import OnChange, PooledGuest, Rest, WorkerLink
+from seamgate_vmm.removal import remove_tree
 from seamgate_vmm.ring import Accept, GuestRing, RingServer
 from seamgate_vmm.sleepers import Sleepers
 from seamgate_vmm.template import Job
@@ -141,7 +141,7 @@ class Pool:
             self._groups.close()
             self._groups = None
         if self._scratch_root is not None:
-            await asyncio.to_thread(shutil.rmtree, self._scratch_root, True)
+            await asyncio.to_thread(remove_tree, self._scratch_root)
             self._scratch_root = None
 
     # ---- guests
@@ -340,7 +340,7 @@ class Pool:
         if self._dormitory is not None:
             self._dormitory.forget(guest.number)
         if self._scratch_root is not None and guest.scratch:
-            shutil.rmtree(self._scratch_root / guest.scratch, ignore_errors=True)
+            remove_tree(self._scratch_root / guest.scratch)
 
     async def trim(self) -> None:
         """Give back the machines that are warm for guests to come, and end workers that have no guest.

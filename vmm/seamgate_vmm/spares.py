@@ -7,7 +7,6 @@ to do. Used by `worker.py`, on its thread.
 
 import itertools
 import os
-import shutil
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from seamgate_vmm.guest import Guest, Limits
 from seamgate_vmm.host import Host
 from seamgate_vmm.image import Mount, View
+from seamgate_vmm.removal import remove_tree
 from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.template import recycle, rehearse
 
@@ -30,7 +30,7 @@ class Scratch:
 
     def remove(self) -> None:
         """Delete it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
 
 
 class Spares:

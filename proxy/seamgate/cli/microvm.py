@@ -164,6 +164,7 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
     from seamgate_vmm.idle import IdlePolicy
     from seamgate_vmm.image import Mount
     from seamgate_vmm.names import NameTable
+    from seamgate_vmm.outcome import Outcome, Reason
     from seamgate_vmm.runner import explain as explained
     from seamgate_vmm.runner import run_program
 
@@ -179,7 +180,13 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
         mounts = [Mount(place, str(gateway.ca_path)) for place in _TRUSTED_IN_GUEST]
         if program.folder is not None:
             mounts.append(Mount(str(program.folder), str(program.folder)))
-        outcome = await run_program(
+        begun: list[str] = []  # how it is isolated, once it begins
+
+        def on_ready(tier: str) -> None:
+            begun.append(tier)
+            say(f"isolation kvm ({tier}): a microVM without a kernel, whose only way out is here")
+
+        program_run = run_program(
             program.command,
             accept=ring.accept,
             names_table=NameTable(ring.judge_name),
@@ -190,10 +197,14 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
             idle=IdlePolicy(idle.trim_s, idle.park_s, idle.hibernate_s),
             on_change=ring.changed,
             env=launch.microvm_environment(config, run.environ),
-            on_ready=lambda tier: say(
-                f"isolation kvm ({tier}): a microVM without a kernel, whose only way out is here"
-            ),
+            on_ready=on_ready,
         )
+        try:
+            outcome = await program_run
+        except BaseException as error:
+            if begun:  # each guest has its end on record, also one that nobody can tell about any more
+                ring.ended(Outcome(Reason.MACHINE_FAILED, 70, f"its end was not told: {type(error).__name__}"))
+            raise
         ring.ended(outcome)
         for line in explained(outcome):
             explain(line)
