@@ -91,7 +91,7 @@ def test_the_watch_ends_programs_then_the_run(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:timeout -p no:xdist\n")
     (tmp_path / "conftest.py").write_text(
         "from support import overrun\n"
-        "overrun.WATCH_S, overrun.AFTER_KILL_S = 0.5, 0.5\n"
+        "overrun.WATCH_S, overrun.AFTER_KILL_S = 3, 5\n"
         "def pytest_configure(config):\n    config.pluginmanager.register(overrun.Watch(), 'watch')\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}

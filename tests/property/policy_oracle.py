@@ -53,7 +53,7 @@ def seen(text: str) -> str:
 
 def fold(segment: str) -> str:
     """Decoded, without case, compatible characters and those that can't be seen."""
-    return normalize("NFKC", seen(unquote(segment))).casefold()
+    return normalize("NFKC", seen(unquote(segment))).upper().casefold().replace("i\u0307", "i")
 
 
 def deny_path(pattern: str, path: str) -> bool:

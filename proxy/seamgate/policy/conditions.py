@@ -21,7 +21,7 @@ import msgspec
 
 from seamgate.flow import BodyState, Request
 from seamgate.policy.expressions import Expression, Fields, Unevaluable
-from seamgate.policy.folding import TextTooLong, fold_header, fold_text
+from seamgate.policy.folding import TextTooLong, fold_header, fold_text, parameter_readings
 from seamgate.policy.jsonbody import JsonRefused, check_declared, parse_json
 from seamgate.policy.patterns import Glob
 
@@ -90,6 +90,14 @@ class View:
         self._growth += max(0, len(folded) - len(text))
         return folded if self._growth <= MAX_GROWTH else None
 
+    def readings(self, name: str) -> tuple[str, ...]:
+        """Return the folded names that a decoded parameter may be known by.
+
+        Raises:
+            Unevaluable: it grows too long.
+        """
+        return parameter_readings(self.fold(name))
+
     @cached_property
     def query(self) -> Pairs:
         """The decoded parameters in order, names as sent.
@@ -104,12 +112,13 @@ class View:
 
     @cached_property
     def lenient_query(self) -> Pairs:
-        """The decoded parameters as the most lenient origin reads them, names without case.
+        """The decoded parameters as the most lenient origin reads them: under each name that one may know them by.
 
         Raises:
             Unevaluable: an escape is not UTF-8.
         """
-        return [(self.fold(name), value) for name, value in _parse_query(self.request.query or "", None)]
+        pairs = _parse_query(self.request.query or "", None)
+        return [(each, value) for name, value in pairs for each in self.readings(name)]
 
     @cached_property
     def headers(self) -> Pairs:
@@ -204,22 +213,27 @@ def _parse_query(text: str, separator: str | None) -> Pairs:
 
 
 def _named(
-    pairs: Pairs, wanted: Fields, expression: Expression, fold: Callable[[str], str], what: str
+    pairs: Pairs, wanted: Fields, expression: Expression, readings: Callable[[str], tuple[str, ...]], what: str
 ) -> dict[str, str]:
     """Return name to value for the wanted names. One that occurs twice has no value that all origins agree on."""
     result: dict[str, str] = {}
     names = expression.names if wanted is None else wanted
-    spelled = {fold(name): name for name in names}
+    spelled = {readings(name)[0] for name in names}
     seen = set()
     for name, value in pairs:
-        folded = fold(name)
-        if wanted is not None and folded not in spelled:
+        folded, *others = readings(name)
+        named = folded in spelled or any(each in spelled for each in others)
+        if wanted is not None and not named:
             continue
-        if folded in seen or (folded in spelled and name not in names):
+        if folded in seen or (named and name not in names):
             raise Unevaluable(f"the {what} {name!r} occurs more than once, or in another spelling")
         seen.add(folded)
         result[name] = value
     return result
+
+
+def _header_readings(name: str) -> tuple[str, ...]:
+    return (fold_header(name),)
 
 
 def _read_json(view: View, wanted: Fields, _: Expression) -> Any:
@@ -232,8 +246,8 @@ _READERS: dict[str, Any] = {
     "host": lambda view, *_: view.request.target.host,
     "port": lambda view, *_: view.request.target.port,
     "path": lambda view, *_: view.request.path,
-    "query": lambda view, wanted, asker: _named(view.query, wanted, asker, view.fold, "parameter"),
-    "headers": lambda view, wanted, asker: _named(view.headers, wanted, asker, fold_header, "header"),
+    "query": lambda view, wanted, asker: _named(view.query, wanted, asker, view.readings, "parameter"),
+    "headers": lambda view, wanted, asker: _named(view.headers, wanted, asker, _header_readings, "header"),
     "json": _read_json,
 }
 
@@ -386,12 +400,15 @@ class ValueCondition(Condition, frozen=True):
             globs = [glob.folded() for glob in self.globs]
             texts = [text for name, value in self._pairs(view, True) if name == folded for text in self._texts(value)]
             return Outcome(any(glob.matches(view.fold(text)) for text in texts for glob in globs))
-        pairs = [(name, value) for name, value in self._pairs(view, False) if self._fold(view, name) == folded]
+        pairs = [(name, value) for name, value in self._pairs(view, False) if folded in self._readings(view, name)]
         matched = all(any(glob.matches(value) for glob in self.globs) for _, value in pairs)
         return Outcome(bool(pairs) and matched and all(name == self.name for name, _ in pairs))
 
     def _fold(self, view: View, name: str) -> str:
         return fold_header(name) if self.kind == "headers" else view.fold(name)
+
+    def _readings(self, view: View, name: str) -> tuple[str, ...]:
+        return _header_readings(name) if self.kind == "headers" else view.readings(name)
 
     def _pairs(self, view: View, lenient: bool) -> Pairs:
         if self.kind == "headers":

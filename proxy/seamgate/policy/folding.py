@@ -22,6 +22,9 @@ _IGNORABLE = re.compile(
     "[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
+_PLAIN_NAME = re.compile(r"[\w-]*")
+_MEMBER = re.compile(r"[\[\].]")
+_PHP_MARKS = re.compile(r"[ .\[]")
 # What a CGI-like server can't tell from "-" in a header's name: HTTP_X_DEBUG is X-Debug and X_Debug. RFC 3875 4.1.18
 _HEADER_MARKS = str.maketrans(dict.fromkeys("!#$%&'*+.^_`|~", "-"))
 
@@ -31,7 +34,7 @@ class TextTooLong(ValueError):
 
 
 def fold_text(text: str, max_growth: int | None = None) -> str:
-    """Return text without case, without ignorable characters, compatible ones alike (Unicode NFKC_Casefold).
+    """Return text without case, without ignorable characters, compatible ones alike (NFKC_Casefold, and Turkish i).
 
     Some origins take a full-width letter, a ligature or a decomposed accent for the plain one, and a zero-width space
     or a soft hyphen for nothing.
@@ -52,7 +55,12 @@ def fold_text(text: str, max_growth: int | None = None) -> str:
             raise TextTooLong("the text is too long once it is normalized")
         if marks:
             text = re.sub(f"[{re.escape(marks)}]{{{MAX_MARKS}}}", lambda run: run.group() + "\u034f", text)
-    return normalize("NFKC", text).casefold()
+    return _without_case(normalize("NFKC", text))
+
+
+def _without_case(text: str) -> str:
+    # By way of capitals, as some origins compare: only there is the dotless i an i. The dotted capital one is one, too.
+    return text.upper().casefold().replace("i\u0307", "i")
 
 
 def _survey(text: str) -> tuple[int, str]:
@@ -73,3 +81,20 @@ def fold_header(name: str) -> str:
         name: any case.
     """
     return name.lower().translate(_HEADER_MARKS)
+
+
+def parameter_readings(folded: str) -> tuple[str, ...]:
+    """Return the names that an origin may know a query parameter by, its own first.
+
+    `a[]`, `a[x]` and `a.x` are members of `a` (PHP, Rack, qs, ASP.NET), NUL ends a name, spaces around it are nothing,
+    and PHP has "_" for a space, a dot, and a bracket that nothing closes.
+
+    Args:
+        folded: the decoded name, folded.
+    """
+    if _PLAIN_NAME.fullmatch(folded):
+        return (folded,)
+    cut = folded.partition("\0")[0].strip()
+    base = _MEMBER.split(cut.lstrip("[]"), maxsplit=1)[0].strip()
+    php = _PHP_MARKS.sub("_", cut.partition("[")[0]), _PHP_MARKS.sub("_", cut)
+    return tuple(dict.fromkeys((folded, cut, base, *php)))

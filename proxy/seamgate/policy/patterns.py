@@ -242,20 +242,22 @@ _ODD = re.compile(r"%|\.(?:/|\Z)|:\$")
 # NTFS: `name::$DATA` is the file `name`, `name:$I30:$INDEX_ALLOCATION` and `name::$INDEX_ALLOCATION` the folder.
 _STREAM = re.compile(r":(?:\$i30)?:\$[a-z_]*\Z")
 _CUT = re.compile(r"[?#]")
+# A backslash, and what text that is fitted to a code page has a slash for: fraction, division, big, set minus.
+_SLASHES = str.maketrans(dict.fromkeys("\\\u2044\u2215\u29f8\u29f5\u2216", "/"))
 
 
 def other_readings(path: str) -> list[list[str]]:
     """Return the further ways in which an origin may read what escapes, normalization or a file system bring to light.
 
-    A full-width slash or backslash is a separator, two dots in one character are a dot segment, "?" and "#" end the
-    path, ";" begins parameters, spaces and dots at the end of a segment (and spaces before it) are nothing, and the
-    type of a stream (`::$DATA`) is what a file has anyway. Each reading is there before all that is resolved, too, and
-    with and without the cut at "?".
+    A backslash, a full-width slash and what looks like one are separators, two dots in one character are a dot
+    segment, "?" and "#" end the path, ";" begins parameters, spaces and dots at the end of a segment (and spaces before
+    it) are nothing, and the type of a stream (`::$DATA`) is what a file has anyway. Each reading is there before all
+    that is resolved, too, and with and without the cut at "?".
 
     Args:
         path: canonical.
     """
-    whole = fold_segment(path).replace("\\", "/")
+    whole = fold_segment(path).translate(_SLASHES)
     readings = []
     for text in dict.fromkeys((whole, _CUT.split(whole, maxsplit=1)[0])):
         segments = text.removeprefix("/").split("/")
@@ -296,7 +298,7 @@ def strict_readings(path: str) -> list[list[str]] | None:
         return other_readings(path)
     # No path holds NUL, so that it can stand for the encoded slash while the readings are made.
     readings = [[each.replace("\0", "/") for each in view] for view in other_readings(path.replace("%2F", "\0"))]
-    parts = fold_segment(path).replace("\\", "/").split("/")
+    parts = fold_segment(path).translate(_SLASHES).split("/")
     if any(part.partition(";")[0].strip(" \t") == ".." for part in parts):
         readings.append([])
     return readings

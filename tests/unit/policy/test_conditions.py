@@ -47,6 +47,16 @@ NO, YES, UNKNOWN, PENDING = Outcome
         ("query: {q: false}", "?q=", NO, NO),
         ("query: {q: false}", "?Q=", NO, YES),
         ('query: {q: "12"}', "?%E2%80%8Bq=1%C2%AD2", NO, YES),
+        # What PHP, Rack, qs and ASP.NET take for the same parameter, or for a member of it.
+        *[
+            ('query: {q: "1"}', f"?q=1&{sent}=1", NO, YES)
+            for sent in ("q[]", "q[x]", "+q", "q+", "q%00", "q%00x", "q.", "q.x", "[q]", "%20q%5B%5D")
+        ],
+        ("query: {q: true}", "?q[]=1", NO, YES),
+        ("query: {a_b: true}", "?a.b=1", NO, YES),
+        ("query: {a_b: true}", "?a[b=1", NO, YES),
+        ('query: {"q[]": "1"}', "?q[]=1", YES, YES),
+        ('query: {"f[x]": "1"}', "?f[x]=1&f[y]=2", YES, YES),
     ],
 )
 def test_query_conditions(condition: str, query: str, allow: Outcome, deny: Outcome) -> None:
@@ -296,6 +306,8 @@ def test_cel_is_given_keys_in_its_own_spelling(text: str, expected: Outcome) -> 
         ("has(request.query.admin)", "GET https://a.test/?x=1&ADMIN", "x-b"),
         ('request.query.exists(key, key == "admin")', "GET https://a.test/?Admin=1", "x-b"),
         ("size(request.query) == 1", "GET https://a.test/?a=1&A=2", "x-b"),
+        ('"admin" in request.query', "GET https://a.test/?admin[]=1", "x-b"),
+        ('request.query.mode == "safe"', "GET https://a.test/?mode=safe&mode.=x", "x-b"),
         ('"x-debug" in request.headers', "GET https://a.test/", "x_debug"),
         ('request.headers.exists(key, key == "x-debug")', "GET https://a.test/", "x_debug"),
     ],

@@ -144,6 +144,11 @@ def test_a_deny_covers_compatible_characters() -> None:
     [
         "/admin%EF%BC%8Fusers",  # full-width slash
         "/admin%EF%BC%BCusers",  # full-width backslash
+        "/admin%E2%88%95users",  # division slash
+        "/admin%E2%81%84users",  # fraction slash
+        "/admin%E2%A7%B8users",  # big solidus
+        "/adm%C4%B1n/users",  # dotless i, whose capital is I
+        "/ADM%C4%B0N/users",  # dotted capital I
         "/pub/%E2%80%A5/admin/users",  # two dots in one character
         "/pub/%E2%80%A4%E2%80%A4/admin/users",  # one dot in each of two
         "/pub%EF%BC%8F..%EF%BC%8Fadmin/users",
