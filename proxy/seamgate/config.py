@@ -121,8 +121,28 @@ class KvmIdle(_Section, frozen=True):
     hibernate_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
+class KvmPool(_Section, frozen=True):
+    """Guests of the running gateway: `seamgate run --pool` hands it a program, and finds a machine that waits for it.
+
+    Attributes:
+        listen: `unix:/path` of a socket (from the file's folder) that only this user can open, where programs are
+            handed in. Whoever can open it says which of `guests` a program is.
+        template: what guests are restored from, and so the Python that they run.
+        warm: how many machines wait for guests to come.
+        most: how many guests there may be at once.
+        folders: what guests see of this machine's files beside their Python, read-only, at the same paths (from the
+            file's folder). A program's working directory is in one of them.
+    """
+
+    listen: str
+    template: str = "python"
+    warm: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 16
+    most: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 256
+    folders: tuple[str, ...] = ()
+
+
 class KvmEntry(_Section, frozen=True):
-    """What guests of `seamgate run --isolation kvm` meet at the end of their ring. Nothing of it listens.
+    """What guests in microVMs meet at the end of their ring. Nothing listens for them; `pool` listens for programs.
 
     Attributes:
         denied_names: as for `netns`. No name of such a guest is ever looked up for it, so that a denied one may as well
@@ -130,15 +150,17 @@ class KvmEntry(_Section, frozen=True):
         own_tls: what becomes of a TLS handshake that a guest makes by itself, not through Python's `ssl`: `terminate`
             it with a certificate of the gateway's CA, or `refuse` it.
         idle: what a guest gives back while it waits.
+        pool: guests of the gateway itself; without it each `seamgate run` has a gateway of its own.
     """
 
     denied_names: Literal["nxdomain", "refused", "explain"] = "explain"
     own_tls: Literal["terminate", "refuse"] = "terminate"
     idle: KvmIdle = KvmIdle()
+    pool: KvmPool | None = None
 
 
 class Entries(_Section, frozen=True):
-    """The ways in. At least one of `proxy`, `base_url` and `socks5`."""
+    """The ways in. At least one of `proxy`, `base_url`, `socks5` and `kvm: pool`."""
 
     proxy: ProxyEntry | None = None
     base_url: BaseUrlEntry | None = None
@@ -152,6 +174,11 @@ class Entries(_Section, frozen=True):
         """Whether TLS of guests is terminated, which needs the CA."""
         entries = (self.proxy, self.socks5, self.netns, self.kvm)
         return any(entry is not None for entry in entries)
+
+    @property
+    def pool(self) -> KvmPool | None:
+        """The guests of the gateway itself."""
+        return None if self.kvm is None else self.kvm.pool
 
 
 class Http2Config(_Section, frozen=True):
@@ -326,7 +353,7 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
     return Config(
         source=source,
         base=base,
-        entries=written.entries,
+        entries=_anchored_entries(written.entries, base),
         policies=tuple(str(base / Path(name).expanduser()) for name in written.policies),
         credentials=_anchored_credentials(written.credentials, base),
         guests=_anchored_guests(written.guests, base),
@@ -349,6 +376,15 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
 def _anchored(name: str, base: Path) -> str:
     """A file name as the configuration means it: from its own folder, wherever the gateway is started."""
     return str(base / Path(name).expanduser())
+
+
+def _anchored_entries(entries: Entries, base: Path) -> Entries:
+    if entries.kvm is None or entries.kvm.pool is None:
+        return entries
+    pool, replace = entries.kvm.pool, msgspec.structs.replace
+    listen = "unix:" + _anchored(pool.listen.removeprefix("unix:"), base)
+    pool = replace(pool, listen=listen, folders=tuple(_anchored(folder, base) for folder in pool.folders))
+    return replace(entries, kvm=replace(entries.kvm, pool=pool))
 
 
 def _anchored_credentials(credentials: Mapping[str, CredentialConfig], base: Path) -> dict[str, CredentialConfig]:
@@ -416,7 +452,7 @@ def parse_route(origin: str) -> Target:
 def _check(document: Document, written: ConfigFile) -> None:
     """Check what the types can't say."""
     entries = written.entries
-    if entries.proxy is None and entries.base_url is None and entries.socks5 is None:
+    if entries.proxy is None and entries.base_url is None and entries.socks5 is None and entries.pool is None:
         raise document.error("there is no entry: add for example `proxy: {listen: 127.0.0.1:8080}`", "entries")
     for name in ("proxy", "base_url", "socks5", "dns"):
         entry = getattr(entries, name)
@@ -435,6 +471,10 @@ def _check(document: Document, written: ConfigFile) -> None:
         if idle.hibernate_s and not 0 < idle.park_s <= idle.hibernate_s:
             message = "guests are parked before they are hibernated: `park_s` must be neither 0 nor longer than this"
             raise document.error(message, "entries", "kvm", "idle", "hibernate_s")
+    if entries.pool is not None and not entries.pool.listen.removeprefix("unix:").strip("/"):
+        raise document.error("name a socket, for example unix:guests.sock", "entries", "kvm", "pool", "listen")
+    if entries.pool is not None and not entries.pool.listen.startswith("unix:"):
+        raise document.error("guests are handed in over a socket: unix:/path", "entries", "kvm", "pool", "listen")
     _translated(document, lambda: compile_permit(written.permit_addresses), "permit_addresses")
     _translated(document, lambda: check_credentials(written.credentials), "credentials")
 

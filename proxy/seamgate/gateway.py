@@ -38,6 +38,7 @@ from seamgate.entry.dns_entry import RESULTS, NameService
 from seamgate.entry.dns_listener import DnsListener
 from seamgate.entry.dns_service import DENIED_CODES
 from seamgate.entry.factories import accepting, base_url_factory, proxy_factory, socks_entry
+from seamgate.entry.guest_pool import GuestPool
 from seamgate.entry.http1_guest import Http1Guest
 from seamgate.entry.roster import Roster
 from seamgate.entry.socks5 import SocksEntry
@@ -103,6 +104,8 @@ class Gateway:
         self._own = OwnAddresses(())
         self._socks: SocksEntry | None = None
         self._dns: DnsListener | None = None
+        self.guest_pool: GuestPool | None = None
+        """The guests of the gateway itself, where there are some."""
         self._connector: Connector
         self._admin: AdminServer | None = None
         self._started_with = config
@@ -194,6 +197,7 @@ class Gateway:
             if config.admin.listen:
                 await self._listen_admin(config.admin.listen)
             await self._get_ready()
+            await self._open_pool(config.entries)
         except BaseException:
             self._close()
             raise
@@ -257,6 +261,12 @@ class Gateway:
             await self._listen("socks5", entries.socks5.listen, self._socks.accept)
         if entries.dns is not None:
             await self._listen_dns(entries.dns)
+
+    async def _open_pool(self, entries: Entries) -> None:
+        if entries.kvm is not None and entries.kvm.pool is not None:
+            pool = GuestPool(self, self._roster, entries.kvm)
+            await pool.open()
+            self.guest_pool = pool
 
     async def _listen(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         try:
@@ -466,6 +476,8 @@ class Gateway:
 
     def _prepare(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Prepared:
         """Return what `prepare` does but the CAs; with what `load_aside` returned, if it ran."""
+        if self.guest_pool is not None:
+            self.guest_pool.check(config)
         return Prepared(
             config,
             self._make_pipeline(config, generation, aside),
@@ -496,6 +508,8 @@ class Gateway:
         pipeline.go_on_counting(seam.pipeline)
         go_on(seam.pipeline.plugins, pipeline.plugins)
         pipeline.see_off((*seam.pipeline.departed, *self._roster.take(new.guests)))
+        if self.guest_pool is not None:
+            self.guest_pool.follow()
         self._generation = pipeline.generation
         seam.pipeline, seam.placeholders, seam.permit = pipeline, new.placeholders, new.permit
         seam.guest_alpn = config.http2.guest_alpn
@@ -527,6 +541,8 @@ class Gateway:
 
     def _entry_facts(self) -> dict[str, str]:
         facts = {entry: f"{host}:{port}" for entry, (host, port) in self.addresses.items()}
+        if self.guest_pool is not None:
+            facts["kvm"] = f"unix:{self.guest_pool.path}"
         return facts if self._admin is None else {**facts, "admin": self._admin.address}
 
     # -- stop --------------------------------------------------------------------------------------------------------
@@ -540,12 +556,16 @@ class Gateway:
     def _stop_listening(self) -> None:
         for server in self._servers:
             server.close()
+        if self.guest_pool is not None:
+            self.guest_pool.stop_listening()
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Take no new connection, let requests under way finish for a while, then close everything."""
         self.seam.draining = True
         self._stop_listening()
         await let_finish(self.seam, self.connections, grace_s)
+        if self.guest_pool is not None:
+            await self.guest_pool.close()
         if self._socks is not None:
             self._socks.close()
         if self._dns is not None:

@@ -45,6 +45,12 @@ CANNOT_EXECUTE, NOT_FOUND = 126, 127
 """Exit codes of shells (POSIX XCU 2.8.2), for a program that could not be started."""
 _OF_THIS_MACHINE = frozenset("PATH HOME TMPDIR PWD OLDPWD SHELL SHLVL USER LOGNAME HOSTNAME VIRTUAL_ENV _".split())
 _OF_THIS_PROCESS = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "XDG_", "DBUS_", "SSH_", "SEAMGATE_")
+TRUSTED_IN_MICROVM = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+)
+"""Where OpenSSL and BoringSSL of Debian, Fedora and Alpine look; guests have no certificates of the machine."""
 _LOOPBACK = "127.0.0.1:0"
 _PR_SET_DUMPABLE = 4  # Source: linux/prctl.h
 # SIGINT and SIGQUIT come from the terminal, which sends them to the guest itself.
@@ -68,7 +74,7 @@ def private_config(
     if isolation is Isolation.NETNS:
         entries = Entries(netns=config.entries.netns or NetnsEntry())
     elif isolation is Isolation.KVM:
-        entries = Entries(kvm=config.entries.kvm or KvmEntry())
+        entries = Entries(kvm=msgspec.structs.replace(config.entries.kvm or KvmEntry(), pool=None))
     else:
         entries = Entries(
             proxy=ProxyEntry(listen=_LOOPBACK),

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from seamgate_vmm.census import Census, states
 from seamgate_vmm.channel import Channel, Closed
 from seamgate_vmm.confinement import NoGroups, WorkerGroups, worker_memory_bytes, worker_uid
 from seamgate_vmm.dormant import Dormitory
@@ -30,6 +31,7 @@ from seamgate_vmm.errors import HibernationError, KvmUnusable, TemplateError, Vm
 from seamgate_vmm.guest import UNNATURAL, Limits
 from seamgate_vmm.idle import IdlePolicy
 from seamgate_vmm.image import Mount
+from seamgate_vmm.keeper import Keeper
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import GuestEvent, Outcome, Reason
 from seamgate_vmm.pooled import OnChange, PooledGuest, Rest, WorkerLink
@@ -47,7 +49,11 @@ _FIRST_PID = 2000  # of guests: each of a pool has another, as processes of a ma
 
 
 class Pool:
-    """Guests of one template."""
+    """Guests of one template.
+
+    keep_warm: so many machines wait for guests to come; 0: those that `warm` makes, and that guests leave behind.
+    on_problem: told why machines can't be kept warm.
+    """
 
     def __init__(
         self,
@@ -59,7 +65,11 @@ class Pool:
         idle: IdlePolicy | None = None,
         guests_per_worker: int = GUESTS_PER_WORKER,
         scratch_parent: Path | None = None,
+        keep_warm: int = 0,
+        on_problem: Callable[[str], None] | None = None,
     ) -> None:
+        self.census = Census()
+        self._keeper = Keeper(self, keep_warm, on_problem) if keep_warm else None
         self._template = template
         self._mounts = mounts
         self._hide = hide
@@ -120,9 +130,13 @@ class Pool:
             )
             raise kind(str(message.get("error", "the nursery failed")))
         self.python, self.tier = str(message["python"]), str(message["tier"])
+        if self._keeper is not None:
+            self._keeper.start()
 
     async def close(self) -> None:
         """End every guest and process; wait for them."""
+        if self._keeper is not None:
+            self._keeper.close()
         await self._sleepers.close()
         for worker in list(self._workers):
             self._lost(worker, Reason.STOPPED, "the pool was closed")
@@ -160,6 +174,15 @@ class Pool:
     def idle_count(self) -> int:
         """How many guests are parked or hibernated because they have waited for long."""
         return len(self._sleepers)
+
+    def states(self) -> dict[str, int]:
+        """How many guests there are, and machines for those to come, by `census.STATES`."""
+        return states(self._workers, len(self._hibernated))
+
+    @property
+    def workers(self) -> Sequence[WorkerLink]:
+        """Its workers."""
+        return self._workers
 
     @property
     def nursery_pid(self) -> int:
@@ -202,7 +225,7 @@ class Pool:
 
         server = RingServer(ring, accept, names=names, on_violation=violated)
         guest = PooledGuest(number, worker, ring, server, limits or self._limits, job.terminals, want_input, on_change)
-        guest.on_signal = self._sleepers.take_signal
+        guest.on_signal, guest.on_end = self._sleepers.take_signal, self.census.ended
         worker.guests[number] = guest
         server.start()
         message = {
@@ -217,6 +240,7 @@ class Pool:
             "limits": asdict(guest.limits),
         }
         worker.tell(message, (*ring.handles(), stdout, stderr, *(() if stdin is None else (stdin,))))
+        worker.spares = max(0, worker.spares - 1)
         return guest
 
     # ---- standing still
@@ -294,6 +318,8 @@ class Pool:
         else:
             await asyncio.shield(self._wake(guest))
         guest.rest = Rest.RUNNING
+        if before is Rest.HIBERNATED:
+            self.census.restored("hibernated")
         self._sleepers.awake(guest)
         facts = {"from": before.value, "took_ms": f"{(time.monotonic() - begun) * 1e3:.0f}"}
         self._changed(guest, "guest_resume", facts | ({"cause": cause} if cause else {}))
@@ -306,6 +332,7 @@ class Pool:
             ring = GuestRing.create()
             server = guest.server.on_another(ring)
             guest.move_to(worker, ring, server)
+            guest.gave_back = ""
             worker.guests[guest.number] = guest
             del self._hibernated[guest.number]
             server.start()
@@ -348,7 +375,11 @@ class Pool:
         For a pool of which most is hibernated; what comes next starts new ones.
         """
         for worker in [w for w in self._workers if not w.guests]:
-            self._lost(worker, Reason.STOPPED, "it was idle")
+            self.dismiss(worker)
+
+    def dismiss(self, worker: WorkerLink) -> None:
+        """End a worker that has no guest."""
+        self._lost(worker, Reason.STOPPED, "it was idle")
 
     @staticmethod
     def _expect(guest: PooledGuest, *states: Rest) -> None:
@@ -367,33 +398,64 @@ class Pool:
 
         Raises: VmmError, with the reason, if a worker could not.
         """
-        loop = asyncio.get_running_loop()
-        left, asked = count, []
-        for index in range(-(-count // self._per_worker)):
-            worker = self._workers[index] if index < len(self._workers) else self._spawn()
-            share = min(left, self._per_worker)
-            left -= share
-            worker.warm = loop.create_future()
-            asked.append(worker.warm)
-            worker.tell({"op": "warm", "count": share, "limits": asdict(self._limits)})
-        return sum(await asyncio.gather(*asked))
+        for worker in [w for w in self._workers if w.is_warming]:
+            assert worker.warm is not None
+            await asyncio.wait([worker.warm])
+        there = sum(w.spares for w in self._workers)
+        made = await asyncio.gather(*self.warm_more(count - there))
+        return there + sum(made)
+
+    def warm_more(self, count: int) -> list["asyncio.Future[int]"]:
+        """Have `count` more machines made, by workers that have room; return what says how many each one made.
+
+        Raises: VmmError if a worker can't be started.
+        """
+        asked = []
+        while count > 0:
+            worker = next((w for w in self._workers if self._room(w) > 0 and not w.is_warming), None) or self._spawn()
+            share = min(count, self._room(worker))
+            count -= share
+            asked.append(self._ask_for_warm(worker, share))
+        return asked
+
+    def _room(self, worker: WorkerLink) -> int:
+        return self._per_worker - len(worker.guests) - worker.spares
+
+    def _ask_for_warm(self, worker: WorkerLink, share: int) -> "asyncio.Future[int]":
+        worker.warm, before = asyncio.get_running_loop().create_future(), worker.spares
+        worker.tell({"op": "warm", "count": before + share, "limits": asdict(self._limits)})
+        return asyncio.ensure_future(_increase(worker.warm, before))
 
     def _worker_with_room(self) -> WorkerLink:
-        """Return the next worker in turn that has room: guests that start together start side by side."""
-        for _ in range(len(self._workers)):
-            self._turn = (self._turn + 1) % len(self._workers)
-            worker = self._workers[self._turn]
-            if len(worker.guests) < self._per_worker:
+        """Return the next worker in turn that has a machine waiting, or else room: guests that start together start
+        side by side."""
+        found: WorkerLink | None = None
+        for step in range(1, len(self._workers) + 1):
+            index = (self._turn + step) % len(self._workers)
+            worker = self._workers[index]
+            if len(worker.guests) >= self._per_worker:
+                continue
+            if worker.spares:
+                self._turn = index
                 return worker
-        return self._spawn()
+            found = found or worker
+        if found is None:
+            return self._spawn()
+        self._turn = self._workers.index(found)
+        return found
 
     def _spawn(self) -> WorkerLink:
         if self._control is None:
             raise VmmError("the pool is not open")
         ours, theirs = Channel.pair()
-        group = self._make_group()
-        self._control.send({"op": "spawn", "group": "" if group is None else str(group)}, [theirs.fileno()])
-        theirs.close()
+        try:
+            group = self._make_group()
+            self._control.send({"op": "spawn", "group": "" if group is None else str(group)}, [theirs.fileno()])
+        except (Closed, VmmError) as error:
+            ours.close()
+            raise VmmError(str(error) or "the process that makes workers is gone: start the pool anew") from error
+        finally:
+            theirs.close()
         worker = WorkerLink(ours, group)
         self._workers.append(worker)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._heard, worker)
@@ -424,7 +486,10 @@ class Pool:
 
     def _event(self, worker: WorkerLink, message: dict[str, Any], fds: list[int]) -> bool:
         """Handle a message; return whether its descriptors were taken."""
+        if "spares" in message:
+            worker.spares = min(max(0, int(message["spares"])), self._per_worker)
         if message["op"] == "warm":
+            worker.spares = min(max(0, int(message["count"])), self._per_worker)
             if worker.warm is not None and not worker.warm.done():
                 if message.get("error"):
                     worker.warm.set_exception(VmmError(f"a machine could not be made: {message['error']}"))
@@ -435,6 +500,7 @@ class Pool:
         if guest is None:
             return False
         if message["op"] == "started":
+            self.census.restored("warm" if message["warm"] else "new")
             guest.confirm_started()
         elif message["op"] == "input":
             if guest.want_input is not None:
@@ -446,9 +512,13 @@ class Pool:
             self._sleepers.awake(guest)
         elif message["op"] == "idle":
             guest.times_parked += 1
+            guest.gave_back = "parked"
             wait_s = None if message["wait_s"] is None else float(message["wait_s"])
             self._sleepers.parked(guest, float(message["waited_s"]), wait_s, reads=bool(message["reads"]))
+        elif message["op"] == "trimmed":
+            guest.gave_back = "idle"
         elif message["op"] == "busy":
+            guest.gave_back = ""
             self._sleepers.awake(guest)
         elif message["op"] in ("rested", "going", "dropped") and int(message["question"]) == guest.question:
             if message["op"] == "dropped":
@@ -474,6 +544,10 @@ class Pool:
             guest.finish(Outcome(reason, UNNATURAL, detail))
             self._sleepers.awake(guest)
         worker.guests.clear()
+
+
+async def _increase(count: "asyncio.Future[int]", before: int) -> int:
+    return max(0, await count - before)
 
 
 def _plain_name(name: str) -> str:

@@ -57,9 +57,11 @@ class PooledGuest:
         self.on_change = on_change
         self.on_gone: Callable[[PooledGuest], None] | None = None  # called when it ends while it is hibernated
         self.on_signal: Callable[[PooledGuest, signal.Signals], bool] | None = None  # True: it was taken care of
+        self.on_end: Callable[[Outcome], None] | None = None
         self.rest = Rest.RUNNING
         self.times_hibernated = 0
         self.times_parked = 0  # by its worker, because it waited
+        self.gave_back = ""  # "idle": pages, "parked": what KVM held; because it waits, and until it goes on
         self.clock_since_s: float | None = None  # when it was hibernated, if its clocks are to go on meanwhile
         self.reply: asyncio.Future[tuple[str, list[int]]] | None = None  # of the worker, to what the pool asked last
         self.question = 0  # its number: an answer to an earlier one is none
@@ -181,6 +183,8 @@ class PooledGuest:
         self.confirm_started()
         if not self._outcome.done():
             self._outcome.set_result(replace(outcome, parked_times=self.times_parked))
+            if self.on_end is not None:
+                self.on_end(outcome)
 
 
 class WorkerLink:
@@ -192,6 +196,12 @@ class WorkerLink:
         self.guests: dict[int, PooledGuest] = {}
         self.alive = True
         self.warm: asyncio.Future[int] | None = None
+        self.spares = 0  # machines that wait for a guest, by what the worker said last
+
+    @property
+    def is_warming(self) -> bool:
+        """Whether it makes machines."""
+        return self.warm is not None and not self.warm.done()
 
     def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send, if it is still there."""

@@ -62,6 +62,8 @@ class _Slot:
     rest_by: float = 0.0
     rest_fd: int = -1  # where its pages go
     is_parked: bool = False
+    is_trimmed: bool = False  # and the pool knows it
+    was_warm: bool = False  # its machine waited for it
     queued: bool = False
     waits_since: float = 0.0
     trimmed: int = 0  # how much was given back since: 1 pages, 2 what KVM holds
@@ -160,11 +162,15 @@ class Worker:
             return
         if slot.is_parked and slot.guest.state is not State.RESTING and not self._awake(slot):
             return
+        if slot.is_trimmed:
+            slot.is_trimmed = False
+            self._channel.send({"op": "busy", "guest": slot.number})
         short = self._ready or not slot.reported
         state = slot.guest.step(_SLICE_US if short else _ALONE_SLICE_US)
         if not slot.reported and slot.guest.confirmed:
             slot.reported = True
-            self._channel.send({"op": "started", "guest": slot.number})
+            message = {"op": "started", "guest": slot.number, "warm": slot.was_warm, "spares": self._spares.count}
+            self._channel.send(message)
         if state is State.READY:
             self._enqueue(slot)
         elif state is State.WAITING:
@@ -200,11 +206,13 @@ class Worker:
             slot.guest.machine.trim()
             waited_s = time.monotonic() - slot.waits_since
             if self._idle.due(waited_s) < _PARKED:
+                slot.is_trimmed = True
+                self._channel.send({"op": "trimmed", "guest": slot.number})
                 return
             slot.guest.machine.park()
         except OSError:
             return  # it keeps what it has
-        slot.is_parked = True
+        slot.is_parked, slot.is_trimmed = True, False
         reads = slot.input is not None and slot.input.waiting
         message = {"op": "idle", "guest": slot.number, "waited_s": waited_s, "wait_s": slot.guest.wait_s()}
         self._channel.send({**message, "reads": reads})
@@ -276,9 +284,10 @@ class Worker:
     def _finish(self, slot: _Slot) -> None:
         outcome = slot.guest.outcome or Outcome(Reason.STOPPED, UNNATURAL)
         spare = self._remove(slot)
-        self._channel.send({"op": "ended", "guest": slot.number, "outcome": outcome_to_json(outcome)})
         if spare is not None:
             self._spares.keep(spare)
+        message = {"op": "ended", "guest": slot.number, "outcome": outcome_to_json(outcome)}
+        self._channel.send({**message, "spares": self._spares.count})
 
     def _remove(self, slot: _Slot, *, keep_scratch: bool = False) -> Guest | None:
         """Forget a guest; return it if its machine can serve another."""
@@ -423,7 +432,8 @@ class Worker:
             return
         slot.guest.stop()
         message = {"op": "dropped", "guest": slot.number, "question": slot.question, "scratch": slot.scratch.path.name}
-        self._channel.send(message, slot.fds[_CONSOLE_FDS:])
+        spares = self._spares.count + (not slot.is_parked)  # its own machine is one of them in a moment
+        self._channel.send({**message, "spares": spares}, slot.fds[_CONSOLE_FDS:])
         spare = self._remove(slot, keep_scratch=True)
         if spare is not None:
             self._spares.keep(spare)
@@ -503,7 +513,7 @@ class Worker:
                 host, loaded, hibernated, view, console, limits,
                 ring=ring, reuse=spare, flags=flags, slept_ns=slept_ns,
             )  # fmt: skip
-        slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds)
+        slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds, was_warm=spare is not None)
         if stdin:
             slot.input = guest.input = PipeInput(stdin[0], lambda size: self._want_input(slot, size))
         self._slots[number] = slot

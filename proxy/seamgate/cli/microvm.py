@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from seamgate.cli.isolation import Run
 
 _ASK_S = 10.0
-# Where OpenSSL and BoringSSL of Debian, Fedora and Alpine look; guests have no certificates of the machine.
-_TRUSTED_IN_GUEST = ("/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem", "/etc/pki/tls/certs/ca-bundle.crt")
 _NOT_BUILT = "its C parts are not built for this machine (Linux on x86-64): run `make build`"
 
 
@@ -177,7 +175,7 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
     async with Gateway(private, facts=run.facts(Isolation.KVM)) as gateway:
         guest = make_guest(launch.GUEST, private.guests[launch.GUEST], Isolation.KVM)
         ring = RingGuest(gateway, guest, private.entries.kvm)
-        mounts = [Mount(place, str(gateway.ca_path)) for place in _TRUSTED_IN_GUEST]
+        mounts = [Mount(place, str(gateway.ca_path)) for place in launch.TRUSTED_IN_MICROVM]
         if program.folder is not None:
             mounts.append(Mount(str(program.folder), str(program.folder)))
         begun: list[str] = []  # how it is isolated, once it begins

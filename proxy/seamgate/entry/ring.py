@@ -1,10 +1,10 @@
 """One guest in a microVM, from the gateway's side: what becomes of the streams and the names of its ring.
 
-Called by `seamgate run --isolation kvm`, which hands `RingGuest.accept` and `RingGuest.judge_name` to the ring's
-server. A stream comes with the host that its guest asked for; HTTPS comes as plaintext, with the server name in front,
-and goes upstream as TLS that is always verified. From there on it is what it would be behind the explicit proxy: the
-same classes judge, read, record. The guest's identity is the ring: it shows no token. Nothing here looks a name up,
-knows how a ring is made, or touches KVM.
+Called by `seamgate run --isolation kvm` and by the gateway's own pool (`guest_pool.py`), which hand `RingGuest.accept`
+and `RingGuest.judge_name` to the ring's server. A stream comes with the host that its guest asked for; HTTPS comes as
+plaintext, with the server name in front, and goes upstream as TLS that is always verified. From there on it is what it
+would be behind the explicit proxy: the same classes judge, read, record. The guest's identity is the ring: it shows no
+token. Nothing here looks a name up, knows how a ring is made, or touches KVM.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from seamgate.entry.opaque import SCHEMES, OpaqueStream, OpaqueStreams, Place, r
 from seamgate.entry.tunnel import Tunnel
 from seamgate.errors import Reason, TargetError
 from seamgate.flow import Guest
-from seamgate.gateway import Gateway
 from seamgate.streams import as_protocol
 from seamgate.upstream.dns_message import NOERROR
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 from seamgate_vmm.greeting import PREFACE, StreamOpen, read_greeting
 
 if TYPE_CHECKING:
+    from seamgate.gateway import Gateway
     from seamgate_vmm.outcome import GuestEvent, Outcome
 
 ENTRY: Final = "ring"
@@ -42,7 +42,7 @@ class RingGuest:
     """See the module.
 
     Args:
-        gateway: started; its configuration names no other entry.
+        gateway: started.
         guest: who it is.
         entry: what the configuration says about this isolation.
     """
@@ -54,6 +54,10 @@ class RingGuest:
         self._denied_code = DENIED_CODES[entry.denied_names]
         self._streams = OpaqueStreams(gateway.seam, gateway.authorities, gateway.connections, ENTRY)
         self._refusals = Refusals(gateway.seam, guest, ENTRY)
+
+    def is_now(self, guest: Guest) -> None:
+        """From now on this is who it is: a reload has changed its labels or group."""
+        self._guest = self._refusals.guest = guest
 
     # -- names -------------------------------------------------------------------------------------------------------
 

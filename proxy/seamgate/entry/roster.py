@@ -31,11 +31,13 @@ class NamesGuest(Protocol):
 
 
 class NewGuests(msgspec.Struct, frozen=True):
-    """What `Roster.take` puts in force: the table of each `Identities`, and the guest of each entry that names one."""
+    """What `Roster.take` puts in force: the table of each `Identities`, the guest of each entry that names one, and
+    those that are in microVMs of the gateway's own."""
 
     guests: Mapping[str, GuestConfig]
     tables: list[dict[bytes, Guest]]
     named: list[Guest]
+    hosted: dict[str, Guest]
 
 
 class Roster:
@@ -45,6 +47,7 @@ class Roster:
         self._guests = guests
         self._identities: list[Identities] = []
         self._named: list[tuple[str, NamesGuest, Guest]] = []
+        self._hosted: dict[str, Guest] = {}
 
     def __repr__(self) -> str:
         return f"<Roster {', '.join(self._guests)}>"
@@ -62,6 +65,19 @@ class Roster:
     def guest(self, name: str, isolation: Isolation) -> Guest | None:
         """Return the guest that an entry names, None for ""."""
         return make_guest(name, self._guests[name], isolation) if name else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The guests that there are."""
+        return tuple(self._guests)
+
+    def hosted(self, name: str) -> Guest | None:
+        """Return the guest that microVMs of this name are, the same for all of them; None: there is none (any more)."""
+        if name not in self._guests:
+            return None
+        if name not in self._hosted:
+            self._hosted[name] = make_guest(name, self._guests[name], Isolation.KVM)
+        return self._hosted[name]
 
     def follow(self, holder: NamesGuest, entry: str) -> None:
         """From now on tell this holder, of this entry, when the guest that it names changes."""
@@ -83,7 +99,12 @@ class Roster:
                     " until the next restart, which is what a change of `entries` waits for"
                 )
             named.append(unless_changed(guest, make_guest(guest.id, guests[guest.id], guest.isolation)))
-        return NewGuests(guests, tables, named)
+        hosted = {
+            name: unless_changed(guest, make_guest(name, guests[name], Isolation.KVM))
+            for name, guest in self._hosted.items()
+            if name in guests
+        }
+        return NewGuests(guests, tables, named, hosted)
 
     def take(self, new: NewGuests) -> list[Guest]:
         """Put what was prepared in force; return who has departed."""
@@ -91,6 +112,8 @@ class Roster:
         departed: list[Guest] = []
         for identities, table in zip(self._identities, new.tables, strict=True):
             departed += identities.take(table)
+        departed += [guest for name, guest in self._hosted.items() if new.hosted.get(name) is not guest]
+        self._hosted = new.hosted
         before, self._named = self._named, []
         for (entry, holder, old), guest in zip(before, new.named, strict=True):
             holder.guest = guest

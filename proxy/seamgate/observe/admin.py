@@ -11,10 +11,6 @@ A browser that was made to resolve a foreign name to this address (DNS rebinding
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import socket
-import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +28,7 @@ from seamgate.protocol.http1 import write_response_head
 from seamgate.protocol.http1_reader import NEED_DATA, RequestReader
 from seamgate.reloading import ReloadReport
 from seamgate.tasks import spawn
+from seamgate.unix_sockets import bind_unix, inode_of, remove_unix
 
 if TYPE_CHECKING:
     from seamgate.gateway import Gateway
@@ -44,10 +41,6 @@ SILENCE_S: Final = 30.0
 """How long a connection may be silent: above the 15 s of common scrape intervals, so that keep-alive pays."""
 MOST_AHEAD_BYTES: Final = 65536
 """How much may come before the present request is answered."""
-_SOCKET_MODE: Final = 0o600
-_LONGEST_SOCKET_PATH: Final = 107
-"""Source: unix(7), sun_path with its final zero."""
-
 _TEXT: Final = b"text/plain; charset=utf-8"
 _JSON: Final = b"application/json"
 _ALWAYS: Final[Headers] = (
@@ -108,8 +101,8 @@ class AdminServer:
         place, loop = self._place, asyncio.get_running_loop()
         try:
             if isinstance(place, str):
-                listening = _bind_unix(Path(place))
-                self._inode = _inode_of(place)
+                listening = bind_unix(Path(place), "admin: listen:")
+                self._inode = inode_of(place)
                 self._server = await loop.create_unix_server(self._accept, sock=listening)
                 self.address = f"unix:{place}"
                 return None
@@ -130,9 +123,7 @@ class AdminServer:
         for connection in list(self._connections):
             connection.drop()
         if isinstance(self._place, str) and self._inode is not None:
-            if _inode_of(self._place) == self._inode:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._place)
+            remove_unix(self._place, self._inode)
             self._inode = None
 
     def renew(self) -> None:
@@ -303,48 +294,3 @@ def _names_loopback(host: str | None) -> bool:
     except TargetError:
         return False
     return named.host in ("localhost", "::1") or (named.is_address and named.host.startswith("127."))
-
-
-def _bind_unix(path: Path) -> socket.socket:
-    """Return a bound socket at this path, in place of one that a gateway before left behind.
-
-    Raises:
-        PrerequisiteMissing: something else is there, or somebody listens.
-        OSError: it can't be bound.
-    """
-    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-        raise PrerequisiteMissing(f"the path {path} is too long for a socket: {_LONGEST_SOCKET_PATH} bytes at most")
-    _remove_stale(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        listening.bind(os.fspath(path))
-        # Before it listens: until then nobody can connect, whatever the umask was.
-        os.chmod(path, _SOCKET_MODE)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise PrerequisiteMissing(f"{path} is there and is no socket: name another path under `admin: listen:`")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise PrerequisiteMissing(f"somebody listens on {path}: is another gateway running?")
-
-
-def _inode_of(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -26,6 +26,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from seamgate import __version__
+from seamgate.entry.guest_pool import SOURCES, STATES
 from seamgate.observe.readiness import CODES, next_expiry, problems, rule_counts
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class _GatewayCollector(Collector):
         yield from self._about()
         yield from self._reloads()
         yield from self._audit()
+        yield from self._microvms()
 
     def _about(self) -> Iterator[Metric]:
         gateway, seam = self._gateway, self._gateway.seam
@@ -222,6 +224,25 @@ class _GatewayCollector(Collector):
         yield CounterMetricFamily("seamgate_audit_lost", "Records that did not fit into memory.", stats.lost)
         yield CounterMetricFamily("seamgate_audit_failures", "Writes that failed.", stats.failures)
         yield CounterMetricFamily("seamgate_audit_rotations", "Segments finished.", stats.rotations)
+
+    def _microvms(self) -> Iterator[Metric]:
+        pool = self._gateway.guest_pool
+        states = GaugeMetricFamily(
+            "seamgate_microvms", "Machines that wait, and guests of the gateway's pool.", labels=["state"]
+        )
+        counts = {} if pool is None else pool.states()
+        for state in STATES:
+            states.add_metric([state], counts.get(state, 0))
+        restores = CounterMetricFamily(
+            "seamgate_microvm_restores", "Guests that were restored, by what on.", labels=["source"]
+        )
+        restored = {} if pool is None else pool.restores()
+        for source in SOURCES:
+            restores.add_metric([source], restored.get(source, 0))
+        ends = CounterMetricFamily("seamgate_microvm_ends", "Guests of the pool that ended.", labels=["reason"])
+        for reason, count in ({} if pool is None else pool.ends()).items():
+            ends.add_metric([reason], count)
+        yield from (states, restores, ends)
 
 
 class _WorkCollector(Collector):

@@ -87,6 +87,8 @@ class Supervisor(Gateway):
             ConfigError: a limit can't be split among so many.
         """
         self._count = config.workers
+        if config.entries.pool is not None:
+            raise ConfigError("`entries: kvm: pool:` is for a gateway of one process: take it out, or `workers: 1`")
         self._check_limits(config)
         super().__init__(config)
         self._logging = log_format, log_level
