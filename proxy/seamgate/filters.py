@@ -17,6 +17,7 @@ from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline, PluginStats
 from seamgate.plugin_time import SLOW_PART, Toll
 from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder
+from seamgate.protocol.whole import message_coding
 from seamgate.verdict import Verdict
 
 # A Final of the module is read at once; an imported name is looked up each time.
@@ -275,7 +276,7 @@ def open_request_filters(
     """Open the inspectors of a request with a body and pass its head through them; None where nobody inspects it.
 
     Raises:
-        UndecodableError: the content coding is not known.
+        UndecodableError: the content coding is not known, or messages are compressed one by one that may be changed.
         PluginError: a plugin or an inspector failed.
     """
     opened = pipeline.open_inspectors(request, None, _REQUEST, verdict, steps)
@@ -285,6 +286,9 @@ def open_request_filters(
     for _, inspector in opened:
         if not getattr(inspector, "only_looks", False):
             why = Reason.BODY_UNDECODABLE
+            if message_coding(request.headers) is not None:
+                message = "an inspector may change this body, whose messages are compressed one by one: send them plain"
+                raise UndecodableError(message, reason=why)
             return open_filters(opened, request.headers, budget_s, stats=stats, toll=toll, reason=why)
     lookers = Lookers(opened, _decoder_to_look(request.headers), budget_s, stats, toll)
     # It must keep the head too: whatever it makes of it would be judged as a change.
@@ -292,14 +296,19 @@ def open_request_filters(
 
 
 def _decoder_to_look(headers: Headers) -> Decoder | None:
-    """Return what takes the content coding off; None also for one that is not known, which is looked at as it is.
+    """Return what takes the codings off; None also for one that is not known, which is looked at as it is.
 
     Such a coding may be a mere framing (`aws-chunked`), and no rule reads the body: else it would be denied.
+
+    Raises:
+        UndecodableError: it is not known, and there are compressed messages below it.
     """
-    coding = join_header(headers, b"content-encoding")
+    coding, messages = join_header(headers, b"content-encoding"), message_coding(headers)
     try:
-        return None if coding is None else open_decoder(coding, reason=Reason.BODY_UNDECODABLE)
+        return open_decoder(coding, message_encoding=messages, reason=Reason.BODY_UNDECODABLE)
     except UndecodableError:
+        if messages is not None:
+            raise
         return None
 
 

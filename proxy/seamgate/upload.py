@@ -17,6 +17,7 @@ from seamgate.headers import Headers, join_header
 from seamgate.outgoing import check_trailers
 from seamgate.protocol.coding import Caps, UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED
+from seamgate.protocol.whole import message_coding
 from seamgate.sides import UpstreamSide
 
 MOST_TRIES: Final = 4
@@ -170,7 +171,12 @@ class Upload:
         return plain
 
     def to_judge(self, headers: Headers, limit_bytes: int) -> tuple[bytes | None, BodyState]:
-        """Return all that is held as rules read it, and COMPLETE; or None and UNDECODABLE. See `decoded`."""
+        """Return all that is held as rules read it, and COMPLETE; or None and UNDECODABLE. See `decoded`.
+
+        Messages that may be compressed one by one are undecodable: who reads the body here would not know.
+        """
+        if message_coding(headers) is not None:
+            return None, BodyState.UNDECODABLE
         try:
             return self.decoded(join_header(headers, b"content-encoding"), limit_bytes), BodyState.COMPLETE
         except UndecodableError:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
 
+from seamgate import Direction, Effect, Request, Verdict, hookimpl
+from seamgate.credentials.redaction import RedactionSet, Redactor
+from seamgate.flow import BodyState
 from support.client import Client
 from support.http2 import claimed, tunnel
 from support.http2_upstream import H2Upstream, Talk2, echo2
@@ -131,6 +135,114 @@ async def test_over_a_ring_too() -> None:
         assert answer.reason == "secret_leaving"
         await lab.refused(LEAK)
         client.close()
+
+
+def message(data: bytes, flags: int = 1) -> bytes:
+    """Return a message of gRPC or Connect."""
+    return bytes((flags,)) + len(data).to_bytes(4, "big") + data
+
+
+# What a guest sends, by which header, and what that is refused as.
+IN_MESSAGES: dict[str, tuple[list[bytes], tuple[bytes, bytes], str]] = {
+    "gzip": ([message(gzip.compress(b"x" * 500 + VALUE))], (b"grpc-encoding", b"gzip"), "secret_leaving"),
+    "deflate": ([message(zlib.compress(VALUE))], (b"grpc-encoding", b"deflate"), "secret_leaving"),
+    "the second of two": (
+        [message(gzip.compress(b"harmless")), message(gzip.compress(VALUE))],
+        (b"grpc-encoding", b"GZIP"),
+        "secret_leaving",
+    ),
+    "a plain one among them": ([message(gzip.compress(b"x")), message(VALUE, 0)], (b"grpc-encoding", b"gzip"),
+                               "secret_leaving"),
+    "Connect": ([message(gzip.compress(VALUE))], (b"connect-content-encoding", b"gzip"), "secret_leaving"),
+    "a coding that is not known": ([message(VALUE[::-1])], (b"grpc-encoding", b"snappy"), "body_undecodable"),
+    "two codings": ([message(gzip.compress(VALUE))], (b"grpc-encoding", b"gzip, identity"), "body_undecodable"),
+    "no gzip": ([message(VALUE[::-1])], (b"grpc-encoding", b"gzip"), "body_undecodable"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", IN_MESSAGES)
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 3])
+async def test_within_a_message_that_is_compressed_by_itself(what: str, piece_bytes: int) -> None:
+    """Each message of a stream is looked into, however it is split; what can't be is refused by name."""
+    messages, coding, reason = IN_MESSAGES[what]
+
+    async def app(talk: Talk2) -> None:
+        await talk.given_up()
+
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/p.S/Put", (b"content-type", b"application/grpc"), coding, method="POST")
+        body = b"".join(messages)
+        for place in range(0, len(body), piece_bytes):
+            await guest.data(stream, body[place : place + piece_bytes])
+        reply = await guest.answer(stream)
+        assert reply.header(b"grpc-status") == (b"7" if reason == "secret_leaving" else b"3")
+        assert messages[-1] not in lab.upstream.received
+        guest.close()
+        (record,) = await claimed(lab, 1)
+        assert record.reason is not None and record.reason.value == reason
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"identity", b"snappy"])
+async def test_messages_without_a_value_are_as_they_were(coding: bytes) -> None:
+    """Byte for byte, also in a coding that is not known where none of them is compressed, and after a pause."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.respond(200, await talk.body())
+
+    packed = message(gzip.compress(VALUE[:-1])) if coding == b"gzip" else message(b"plain", 0)
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        fields = ((b"content-type", b"application/grpc"), (b"grpc-encoding", coding))
+        stream = await guest.begin("/p.S/Put", *fields, method="POST")
+        sent = [packed, message(b"", 0), message(VALUE[:-1], 0), packed[:9], packed[9:]]
+        for number, piece in enumerate(sent, 1):
+            await guest.data(stream, piece, ended=number == len(sent))
+        reply = await guest.answer(stream)
+        assert (reply.status, reply.body) == (200, b"".join(sent))
+        guest.close()
+        await lab.audited("POST /p.S/Put allow allowed 200 complete")
+
+
+class Defers:
+    """A plugin that wants to see bodies."""
+
+    @hookimpl
+    def judge_request(self, request: Request) -> Verdict | None:
+        return Verdict(Effect.DEFER) if request.body_state is BodyState.PENDING else None
+
+
+async def test_a_body_that_a_plugin_waits_for_is_looked_into_as_well() -> None:
+    """It was held to be judged, so nothing of it has left when the value in its message is found."""
+    async with Lab(HttpUpstream(echo), plugins=[("defers", Defers())]) as lab:
+        client = await lab.tunnel()
+        body = message(gzip.compress(VALUE))
+        for coding, reason in ((b"gzip", "secret_leaving"), (b"snappy", "body_undecodable")):
+            answer = await client.ask("POST", "/x", b"grpc-encoding: " + coding, body=body)
+            assert answer.reason == reason
+        client.close()
+        told = await lab.told()
+        assert [line.split()[3] for line in told] == ["secret_leaving", "body_undecodable"]
+        assert lab.upstream.received == b""
+
+
+class Changes:
+    """A plugin that may change what guests send."""
+
+    @hookimpl
+    def open_inspector(self, direction: Direction) -> Any:
+        return Redactor(RedactionSet([])) if direction is Direction.REQUEST else None
+
+
+async def test_who_would_change_such_messages_is_not_let() -> None:
+    """An inspector that is no mere looker would see what it can't read: refused, unless nothing is coded."""
+    async with Lab(HttpUpstream(echo), plugins=[("changes", Changes())]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("POST", "/x", b"grpc-encoding: gzip", body=message(gzip.compress(b"x")))
+        assert answer.reason == "body_undecodable"
+        assert (await client.ask("POST", "/x", b"grpc-encoding: identity", body=message(b"x", 0))).status == 200
+        client.close()
+        await lab.audited(f"POST /x deny body_undecodable {answer.status} denied", "POST /x allow allowed 200 complete")
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -328,14 +328,16 @@ _CODINGS = (b"gzip", b"deflate", b"br", b"zstd", b"gzip, br")
 
 
 def codings(data: bytes) -> None:
-    """A coded body: decoded the same in any split, or refused, and never beyond its cap."""
-    coding = _CODINGS[(data[0] if data else 0) % len(_CODINGS)]
-    found = [_decoded(coding, given) for given in ([data[1:]], pieces(data[1:]))]
+    """A coded body, or one of coded messages: decoded the same in any split, or refused, and never beyond its cap."""
+    chosen = data[0] if data else 0
+    coding, messages = _CODINGS[chosen % len(_CODINGS)], chosen & 0x80 != 0
+    found = [_decoded(coding, given, messages=messages) for given in ([data[1:]], pieces(data[1:]))]
     assert found[0] == found[1]
 
 
-def _decoded(coding: bytes, given: list[bytes]) -> bytes | None:
-    decoder = open_decoder(coding, caps=Caps(max_size_bytes=1 << 16))
+def _decoded(coding: bytes, given: list[bytes], *, messages: bool) -> bytes | None:
+    caps = Caps(max_size_bytes=1 << 16)
+    decoder = open_decoder(None, message_encoding=coding, caps=caps) if messages else open_decoder(coding, caps=caps)
     assert decoder is not None
     out = b""
     try:

@@ -6,6 +6,8 @@ Sans-I/O: bytes in, bytes out; nothing is buffered but what a library holds of a
 
 - gzip (RFC 1952, several members), deflate (RFC 9110 8.4.1.2: zlib; and the raw form that some origins send), br (RFC
   7932), zstd (RFC 8878, several frames; window at most 8 MiB, RFC 9659), identity. Stacked codings, last applied first.
+- Messages that are compressed one by one within a body (gRPC, gRPC-Web, Connect): each by itself, behind its prefix, so
+  that what looks at the body sees all of it.
 - A stream that ends early, a broken one, and bytes after its end are errors: two readers could disagree about them.
 - Every decoder works in bounded steps, so that a bomb is noticed before it is in memory: output may not exceed
   `max_ratio` times the input (plus a grace for small bodies), nor `max_size_bytes` if that is set.
@@ -139,23 +141,30 @@ class Decoder:
 
 
 def open_decoder(
-    content_encoding: bytes | None, *, caps: Caps | None = None, reason: Reason = Reason.RESPONSE_UNDECODABLE
+    content_encoding: bytes | None,
+    *,
+    message_encoding: bytes | None = None,
+    caps: Caps | None = None,
+    reason: Reason = Reason.RESPONSE_UNDECODABLE,
 ) -> Decoder | None:
     """Open a decoder for a Content-Encoding value; None where there is nothing to decode.
 
     Args:
         content_encoding: the field value; several fields joined by ", " in their order; None if there is none.
+        message_encoding: what `seamgate.protocol.whole.message_coding` says; None: the body is no row of messages. One
+            that is not known is an error at the first message that is compressed.
         caps: None: the defaults.
         reason: what an error carries: RESPONSE_UNDECODABLE or BODY_UNDECODABLE.
 
     Raises:
         UndecodableError: a coding is unknown, or there are too many.
     """
+    messages: list[_Layer] = [] if message_encoding is None else [_Messages(message_encoding)]
     if content_encoding is None:
-        return None
+        return Decoder(messages, caps or Caps(), reason) if messages else None
     names = [name.strip(b" \t").lower() for name in content_encoding.split(b",")]
     wanted = [name for name in names if name not in (b"", b"identity")]
-    if not wanted:
+    if not wanted and not messages:
         return None
     if len(wanted) > MAX_STACKED:
         raise UndecodableError(f"the body has more than {MAX_STACKED} content codings", reason=reason)
@@ -163,7 +172,7 @@ def open_decoder(
     if unknown:
         shown = unknown[0][:40].decode("ascii", "replace")
         raise UndecodableError(f"the content coding {shown!r} is not known", reason=reason)
-    return Decoder([_LAYERS[name]() for name in reversed(wanted)], caps or Caps(), reason)
+    return Decoder([*[_LAYERS[name]() for name in reversed(wanted)], *messages], caps or Caps(), reason)
 
 
 def narrow_accept_encoding(value: bytes | None) -> bytes:
@@ -297,6 +306,59 @@ class _Zstd:
             raise UndecodableError("the body ends before its compressed stream does")
         yield b""
 
+
+class _Messages:
+    """A row of messages, each behind five bytes: flags, of which the lowest says that it is compressed, and its length.
+
+    Gives out each prefix as it is and each message decompressed. Source: gRPC's PROTOCOL-HTTP2.md (Length-Prefixed-
+    Message); Connect's protocol, Enveloped-Message.
+    """
+
+    __slots__ = ("_coding", "_left", "_message", "_prefix")
+
+    def __init__(self, coding: bytes) -> None:
+        self._coding = coding.strip(b" \t").lower()
+        self._prefix = b""
+        self._left = 0  # of the message that is being read
+        self._message: _Layer | None = None  # what decompresses it; None: it is not compressed
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            if not self._left:
+                taken = _PREFIX_BYTES - len(self._prefix)
+                self._prefix, data = self._prefix + data[:taken], data[taken:]
+                if len(self._prefix) == _PREFIX_BYTES:
+                    yield self._begin()
+                continue
+            piece, data = data[: self._left], data[self._left :]
+            self._left -= len(piece)
+            if self._message is None:
+                yield piece
+                continue
+            yield from self._message.feed(piece)
+            if not self._left:
+                yield from self._message.finish()
+
+    def _begin(self) -> bytes:
+        prefix, self._prefix = self._prefix, b""
+        self._left = int.from_bytes(prefix[1:], "big")
+        self._message = None
+        if prefix[0] & _COMPRESSED and self._left:
+            make = _LAYERS.get(self._coding)
+            if make is None:
+                shown = self._coding[:40].decode("ascii", "replace")
+                raise UndecodableError(f"the coding {shown!r} of a message is not known: use gzip, or none")
+            self._message = make()
+        return prefix
+
+    def finish(self) -> Iterator[bytes]:
+        if self._prefix or self._left:
+            raise UndecodableError("the body ends within a message")
+        yield b""
+
+
+_PREFIX_BYTES = 5
+_COMPRESSED = 1
 
 _LAYERS: dict[bytes, Callable[[], _Layer]] = {
     b"gzip": lambda: _Zlib(gzip=True),

@@ -1,7 +1,8 @@
-"""What keeps an answer from being looked at as a whole: parts of it, and codings that are not `Content-Encoding`. Pure.
+"""What keeps a body from being looked at as a whole: parts of it, and codings that are not `Content-Encoding`. Pure.
 
 A value that comes in two answers, or compressed within a message, no redactor finds. So `seamgate.outgoing` does not
-ask for such answers, and `seamgate.answer` refuses those that come all the same.
+ask for such answers, and `seamgate.answer` refuses those that come all the same. Of a request, what searches for values
+that leave sees each message decompressed (`seamgate.filters`); who would change it is not let.
 """
 
 from __future__ import annotations
@@ -20,9 +21,22 @@ RANGE_HEADERS: Final = (
 OTHER_CODINGS: Final = (b"grpc-accept-encoding", b"connect-accept-encoding", b"a-im", b"available-dictionary")
 """By which other codings are offered: of gRPC's messages, of Connect's, deltas (RFC 3229), dictionaries (RFC 9842)."""
 _CODED: Final = frozenset((b"grpc-encoding", b"connect-content-encoding", b"im"))
+_OF_MESSAGES: Final = (b"grpc-encoding", b"connect-content-encoding")
 _PARTIAL: Final = 206
 _IM_USED: Final = 226
 _NOT_SATISFIABLE: Final = 416
+
+
+def message_coding(headers: Headers) -> bytes | None:
+    """Return by what the messages of a request may be compressed one by one; None: by nothing.
+
+    Source: gRPC's PROTOCOL-HTTP2.md (Message-Encoding); Connect's protocol (Streaming-Content-Encoding).
+    """
+    if not any(name in _OF_MESSAGES for name, _ in headers):
+        return None
+    values = [value.strip() for name in _OF_MESSAGES if (value := join_header(headers, name)) is not None]
+    coded = [value for value in values if value.lower() not in (b"", b"identity")]
+    return b", ".join(coded) or None
 
 
 def check_not_partial(status: int, headers: Headers) -> None:

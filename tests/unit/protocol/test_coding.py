@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seamgate.errors import Reason
+from seamgate.headers import Headers
 from seamgate.protocol.coding import Caps, UndecodableError, narrow_accept_encoding, open_decoder
+from seamgate.protocol.whole import message_coding
 
 TEXT = b'{"data": "' + bytes(range(256)) * 40 + b'"}'
 
@@ -234,3 +236,65 @@ def test_any_split_gives_the_same_result(
     assert harm is not None or whole == text
     assert result(cuts) == whole
     assert result(list(range(len(data)))) == whole
+
+
+# -- messages one by one -----------------------------------------------------------------------------------------------
+
+
+def prefixed(data: bytes, flags: int = 0) -> bytes:
+    """Return a message as gRPC and Connect frame it."""
+    return bytes((flags,)) + len(data).to_bytes(4, "big") + data
+
+
+@pytest.mark.parametrize("coding", ENCODERS)
+@pytest.mark.parametrize("outer", [None, b"gzip"])
+@pytest.mark.parametrize("piece", [1, 3, 1 << 20])
+def test_each_message_is_decoded_by_itself(coding: bytes, outer: bytes | None, piece: int) -> None:
+    """Behind its prefix, within a content coding too; one that is not compressed, or empty, is as it is."""
+    packed = ENCODERS[coding](TEXT)
+    rows = [(packed, 1, TEXT), (b"plain", 0, b"plain"), (b"", 1, b""), (packed, 3, TEXT), (b"end", 0x80, b"end")]
+    sent = b"".join(prefixed(data, flags) for data, flags, _ in rows)
+    seen = b"".join(prefixed(data, flags)[:5] + plain for data, flags, plain in rows)
+    sent = sent if outer is None else gzip.compress(sent)
+    decoder = open_decoder(outer, message_encoding=coding)
+    assert decoder is not None
+    out = [decoder.feed(sent[start : start + piece]) for start in range(0, len(sent), piece)]
+    assert b"".join([*out, decoder.finish()]) == seen
+
+
+@pytest.mark.parametrize(
+    ("coding", "sent", "says"),
+    [
+        (b"snappy", prefixed(b"x", 1), "'snappy' of a message is not known"),
+        (b"gzip, gzip", prefixed(gzip.compress(b"x"), 1), "is not known"),
+        (b"gzip", prefixed(b"x" * 40, 1), "not what its Content-Encoding says"),
+        (b"gzip", prefixed(gzip.compress(b"x" * 40)[:-1], 1), "before its compressed stream does"),
+        (b"gzip", prefixed(gzip.compress(b"x"), 1)[:-1], "ends within a message"),
+        (b"gzip", b"\0\0\0", "ends within a message"),
+        (b"gzip", prefixed(gzip.compress(bytes(1 << 22)), 1), "more than 200 times its size"),
+    ],
+)
+def test_messages_that_can_not_be_read_are_errors(coding: bytes, sent: bytes, says: str) -> None:
+    """An unknown coding where it is used, a broken or cut message, a bomb."""
+    decoder = open_decoder(None, message_encoding=coding, reason=Reason.BODY_UNDECODABLE)
+    assert decoder is not None
+    with pytest.raises(UndecodableError, match=says) as caught:
+        decoder.feed(sent)
+        decoder.finish()
+    assert caught.value.reason is Reason.BODY_UNDECODABLE
+
+
+@pytest.mark.parametrize(
+    ("headers", "coding"),
+    [
+        ((), None),
+        (((b"grpc-encoding", b" gzip "),), b"gzip"),
+        (((b"connect-content-encoding", b"br"),), b"br"),
+        (((b"grpc-encoding", b"Identity"), (b"content-encoding", b"gzip")), None),
+        (((b"grpc-encoding", b"gzip"), (b"grpc-encoding", b"identity")), b"gzip, identity"),
+        (((b"grpc-encoding", b"gzip"), (b"connect-content-encoding", b"br")), b"gzip, br"),
+    ],
+)
+def test_which_headers_say_that_messages_are_coded(headers: Headers, coding: bytes | None) -> None:
+    """Two that disagree are a coding that nobody knows."""
+    assert message_coding(headers) == coding
