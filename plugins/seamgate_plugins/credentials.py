@@ -104,7 +104,8 @@ class CredentialsPlugin:
             name: _Credential(name, config, self.placeholders, hidden) for name, config in configs.items()
         }
         self._redaction: dict[str, RedactionSet] = {}
-        self._probes = Probes()
+        shared = getattr(context, "shared", None)
+        self._probes = Probes() if shared is None else Probes(shared.findings)
         self._scanner = self._learn()
 
     def go_on_from(self, before: CredentialsPlugin) -> None:

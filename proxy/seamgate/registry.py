@@ -18,6 +18,7 @@ import pluggy
 
 from seamgate import hookspecs
 from seamgate.collector import without_collector
+from seamgate.credentials.probing import Findings
 from seamgate.errors import ConfigError, PluginRejected, SeamgateError
 from seamgate.hints import did_you_mean
 from seamgate.hookspecs import PROJECT
@@ -46,6 +47,10 @@ class SharedState(Protocol):
 
     def rates(self) -> Rates:
         """Return what counts the requests of a generation for all workers."""
+        ...
+
+    def findings(self, kind: str, key: str) -> Findings | None:
+        """Return what a guest ("guest", id), or all about a credential ("secret", name), found out in all workers."""
         ...
 
 

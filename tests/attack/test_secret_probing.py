@@ -10,6 +10,7 @@ import pytest
 
 from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, MOST_HOLDS
 from support.client import Client
+from support.crew import Crew
 from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
 from support.line import Cut, Line
 from support.reloads import reload
@@ -130,3 +131,38 @@ async def test_a_secret_that_an_origin_drips_is_no_guess() -> None:
         client.close()
         line.close()
         await lab.audited("GET /x allow allowed 200 complete")
+
+
+async def test_all_workers_count_together() -> None:
+    """Guesses that are spread over workers come to the same: all of them refuse the guest then, a new one too."""
+    async with Crew(RawUpstream(silent), rules=[WITH_KEY]) as crew:
+        first, second = await crew.spread()
+        learnt = await guess_in_turn(crew, [first, second])
+        assert learnt == MOST_LEARNT
+        for each in await crew.spread():
+            assert (await each.ask("GET", "/api/y")).reason == "secret_probed"
+        await crew.kill(1)
+        await crew.serving()
+        for each in await crew.spread():
+            assert (await each.ask("GET", "/api/y")).reason == "secret_probed"
+
+
+async def guess_in_turn(crew: Crew, clients: list[Client]) -> str:
+    """Guess the next character in an upload of its own, by one worker after the other; return what is known then."""
+    known, number = SECRET[:FLUSH_LIMIT_BYTES], 0
+    while True:
+        known = SECRET[: len(known) + 1]
+        client = clients[len(known) % len(clients)]
+        await client.send(b"POST /api/x HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        line = await crew.upstream.connection(number)
+        await line.head()
+        try:
+            assert await held(client, line, known.encode())
+        except Cut:
+            return known
+        await client.send(b"0\r\n\r\n")
+        await line.until(b"0\r\n\r\n")
+        await line.send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        assert (await client.answer("POST")).status == 200
+        line.close()
+        number += 1

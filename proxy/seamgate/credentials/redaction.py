@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 
 from seamgate.credentials.encodings import all_forms, mime_forms
 from seamgate.credentials.needles import Needles
-from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, Probe
+from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, Hold, Probe
 from seamgate.credentials.shapes import public_beginnings
 from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Headers
@@ -169,6 +169,13 @@ class RedactionSet:
             if in_lines is not None and in_lines[0] < end:
                 in_lines = self._in_lines(data, end)
 
+    def begun_by(self, text: bytes) -> frozenset[str]:
+        """Return the names of credentials of which a spelling begins so, in lines or not."""
+        marks = [mark for form, mark in zip(self._needles, self._names, strict=True) if form.startswith(text)]
+        joined = text.replace(b"\r", b"").replace(b"\n", b"")
+        marks += [wrapped.mark for wrapped in self._wrapped if wrapped.form.startswith(joined)]
+        return frozenset([name_in(mark) for mark in marks])
+
     def _in_lines(self, data: bytes, start: int) -> tuple[int, int, bytes] | None:
         """Return the leftmost spelling that stands in lines, as `hits` does."""
         best: tuple[int, int, bytes] | None = None
@@ -264,7 +271,7 @@ class Redactor:
     def __init__(self, patterns: RedactionSet, probe: Probe | None = None) -> None:
         self._set = patterns
         self._probe = probe
-        self._hold: list[bytes] = []  # what was new to the probe of the hold that lasts
+        self._hold: Hold | None = None  # what was new to the probe of the hold that lasts
         self._tail = b""
         self._given = 0  # so many bytes at the beginning of the tail have been given out by flush
 
@@ -285,9 +292,11 @@ class Redactor:
         size = len(self._tail) + len(data)
         out = self._feed(data)
         if len(self._tail) != size:
-            self._hold = []  # what was held is decided
+            self._hold = None  # what was held is decided
         if len(self._tail) > FLUSH_LIMIT_BYTES and self._tail not in self._set.public:
-            probe.note(self._tail, self._hold)
+            if self._hold is None:
+                self._hold = Hold()
+            probe.note(self._tail, self._hold, self._set)
         return out
 
     def _feed(self, data: bytes) -> bytes:
@@ -340,9 +349,9 @@ class Redactor:
         for begin, end, replacement in self._set.hits(data):
             if begin >= open_at:
                 break
-            if begin == 0 and self._probe is not None:
+            if begin == 0 and self._probe is not None and self._hold is not None:
                 self._probe.take_back(self._hold)
-                self._hold = []
+                self._hold = None
             start = max(place, given)
             # Compiled, a slice that ends before it begins is an error, not empty.
             out += (data[start:begin] if start < begin else b"", replacement)

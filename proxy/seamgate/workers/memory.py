@@ -1,11 +1,12 @@
 """Memory that the processes of one gateway share: what each of them counts, held to limits that are of all together.
 
 Made by the supervisor, mapped by each worker from the descriptor that it inherits (a memfd: it has no name, and is gone
-with the last process). Two parts:
+with the last process). Three parts:
 
 - a row of numbers for each worker, which only that worker writes (and the supervisor, once it is dead). What decides by
   the sum of a column does so under the lock of that column;
-- windows of requests for rate limits (`seamgate.workers.rates`), grouped; a group has a lock.
+- windows of requests for rate limits (`seamgate.workers.rates`), grouped; a group has a lock;
+- what guests found out about secrets (`seamgate.workers.findings`), under one lock, and a key for the hashes in it.
 
 A lock is a byte range of the descriptor (fcntl(2), F_SETLKW): the kernel gives it back when its process dies, whatever
 it was doing, and it costs two system calls. Who needs several takes them in ascending order, and waits for nothing else
@@ -33,7 +34,10 @@ SLOT_DOUBLES = 544
 SLOT_PAIRS = (SLOT_DOUBLES - 4) // 2
 _TABLE_BYTES = SLOTS * (KEY_BYTES + 8 + SLOT_DOUBLES * 8)
 _PAGE_BYTES = 4096
-_COLUMN_LOCK, _GROUP_LOCK = 0, 1024
+_COLUMN_LOCK, _FINDINGS_LOCK, _GROUP_LOCK = 0, 512, 1024
+FINDINGS_CELLS = 128
+"""Numbers of eight bytes for each guest and each credential: three, and hashes of what was held."""
+_FINDINGS_KEY_BYTES = 16
 
 
 class Lock:
@@ -88,26 +92,37 @@ class SharedMemory:
     Attributes:
         fd: its descriptor, for workers to inherit.
         windows: of requests that are counted against rate limits.
+        findings, findings_key, findings_lock: of what guests found out; by guests first, then by credentials.
     """
 
-    def __init__(self, fd: int, workers: int, guests: Sequence[str]) -> None:
-        """Map the memory behind a descriptor; all processes name the same workers and guests."""
+    def __init__(self, fd: int, workers: int, guests: Sequence[str], credentials: Sequence[str] = ()) -> None:
+        """Map the memory behind a descriptor; all processes name the same workers, guests and credentials."""
         self.fd = fd
+        self.guests, self.credentials = tuple(guests), tuple(credentials)
         self._workers = workers
         self._columns = HELD_BY_GUEST + len(guests)
         self.guest_column = {guest: HELD_BY_GUEST + place for place, guest in enumerate(guests)}
-        self._memory = mmap.mmap(fd, _size_bytes(workers, self._columns))
+        places = len(self.guests) + len(self.credentials)
+        self._memory = mmap.mmap(fd, _size_bytes(workers, self._columns, places))
         rows_bytes = workers * self._columns * _CELL_BYTES
         self._cells = memoryview(self._memory)[:rows_bytes].cast("Q")
         start = _pages(rows_bytes)
         self.windows = WindowTable(self._memory, fd, start)
+        start += _TABLE_BYTES
+        self.findings_key = self._memory[start : start + _FINDINGS_KEY_BYTES]
+        start += _FINDINGS_KEY_BYTES
+        size = places * FINDINGS_CELLS * _CELL_BYTES
+        self.findings = memoryview(self._memory)[start : start + size].cast("Q")
+        self.findings_lock = Lock(fd, _FINDINGS_LOCK)
 
     @classmethod
-    def make(cls, workers: int, guests: Sequence[str]) -> SharedMemory:
+    def make(cls, workers: int, guests: Sequence[str], credentials: Sequence[str] = ()) -> SharedMemory:
         """Make fresh memory. Only what is used takes room: a page or two for each window."""
         fd = os.memfd_create("seamgate-shared", os.MFD_CLOEXEC)
-        os.ftruncate(fd, _size_bytes(workers, HELD_BY_GUEST + len(guests)))
-        return cls(fd, workers, guests)
+        columns = HELD_BY_GUEST + len(guests)
+        os.ftruncate(fd, _size_bytes(workers, columns, len(guests) + len(credentials)))
+        os.pwrite(fd, os.urandom(_FINDINGS_KEY_BYTES), _pages(workers * columns * _CELL_BYTES) + _TABLE_BYTES)
+        return cls(fd, workers, guests, credentials)
 
     def column_lock(self, column: int) -> Lock:
         """Return the lock of a column; those of guests go with HELD."""
@@ -204,5 +219,6 @@ def _pages(size_bytes: int) -> int:
     return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
 
 
-def _size_bytes(workers: int, columns: int) -> int:
-    return _pages(workers * columns * _CELL_BYTES) + _TABLE_BYTES
+def _size_bytes(workers: int, columns: int, places: int) -> int:
+    findings_bytes = _FINDINGS_KEY_BYTES + places * FINDINGS_CELLS * _CELL_BYTES
+    return _pages(workers * columns * _CELL_BYTES) + _TABLE_BYTES + findings_bytes

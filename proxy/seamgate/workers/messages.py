@@ -46,7 +46,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
         entries: entry -> the place of its listener among the descriptors that the worker has inherited.
         own: (address, port) of everything that no guest may be carried to.
         memory: the place of that of `SharedMemory`.
-        guests: names of those that the gateway started with: they have a place of their own in the memory.
+        guests, credentials: names of those that the gateway started with: they have a place of their own in the memory.
         ca: `Authorities.identity` of the CAs that the supervisor loaded, "" for none.
         audit_problem: as in `Audit`.
         log_format, log_level: of `seamgate serve`.
@@ -60,6 +60,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     own: list[tuple[str, int]]
     memory: int
     guests: tuple[str, ...]
+    credentials: tuple[str, ...]
     ca: str
     audit_problem: str
     log_format: str

@@ -1,4 +1,4 @@
-"""What a worker shares with the others by asking the supervisor, and by memory: names and rate limits, for plugins.
+"""What a worker shares with the others by asking the supervisor, and by memory: names, rates, findings; for plugins.
 
 `SharedWork` is what plugins get as `PluginContext.shared`. Names are asked of the supervisor, whose cache is that of
 all workers; the plugin `dns` remembers each answer for the time that is left of it, so a warm name costs no message.
@@ -12,6 +12,7 @@ import itertools
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import Answer
 from seamgate.workers.channel import Channel
+from seamgate.workers.findings import FindingsTable, SharedFindings
 from seamgate.workers.memory import SharedMemory
 from seamgate.workers.messages import Resolve
 from seamgate.workers.rates import SharedRates
@@ -23,12 +24,17 @@ class SharedWork:
     def __init__(self, channel: Channel, memory: SharedMemory) -> None:
         self._channel = channel
         self._rates = SharedRates(memory.windows)
+        self._findings = FindingsTable(memory)
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
 
     def rates(self) -> SharedRates:
         """Return what counts requests for all workers."""
         return self._rates
+
+    def findings(self, kind: str, key: str) -> SharedFindings | None:
+        """Return what a guest, or about a credential, was found out, counted by all workers."""
+        return self._findings.get(kind, key)
 
     async def query(self, name: str) -> Answer:
         """Ask the supervisor for a canonical name. Raises nothing but a cancellation."""

@@ -93,7 +93,7 @@ class Supervisor(Gateway):
         super().__init__(config)
         self._logging = log_format, log_level
         self._listeners: dict[str, socket.socket] = {}
-        self._memory = SharedMemory.make(config.workers, list(config.guests))
+        self._memory = SharedMemory.make(config.workers, tuple(config.guests), tuple(config.credentials))
         self._ledger: Ledger
         self._nursery = Nursery(self._on_nursery_gone)
         self._members: list[Member] = []
@@ -190,6 +190,7 @@ class Supervisor(Gateway):
             own=sorted(self._own.places),
             memory=1,
             guests=tuple(self._started_with.guests),
+            credentials=tuple(self._started_with.credentials),
             ca=self._authorities.identity if self._authorities is not None else "",
             audit_problem=self._told_problem,
             log_format=log_format,

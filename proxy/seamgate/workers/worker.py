@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import uvloop
 
 from seamgate import launch
 from seamgate.config import Config, DnsEntry
+from seamgate.credentials.probing import Probes
 from seamgate.errors import ConfigError, SeamgateError
 from seamgate.gateway import BACKLOG, Gateway
 from seamgate.observe.logging import configure_logging
@@ -75,7 +76,7 @@ class WorkerGateway(Gateway):
         super().__init__(setup.config)
         self._setup = setup
         self._descriptors = descriptors
-        self._memory = SharedMemory(descriptors[setup.memory], setup.workers, list(setup.guests))
+        self._memory = SharedMemory(descriptors[setup.memory], setup.workers, setup.guests, setup.credentials)
         self._tag = f"{setup.worker:x}"
         self._generation = setup.generation
         self.recorder = Recorder(channel, setup.config.audit.file, setup.audit_problem)
@@ -118,6 +119,11 @@ class WorkerGateway(Gateway):
 
     def _open_journal(self, config: Config) -> Recorder:
         return self.recorder
+
+    def _make_pipeline(self, config: Config, generation: int, aside: Mapping[str, object] | None = None) -> Pipeline:
+        pipeline = super()._make_pipeline(config, generation, aside)
+        pipeline.probes = Probes(self.shared.findings)
+        return pipeline
 
     def _make_seam(self, config: Config, pipeline: Pipeline, connector: Connector) -> Seam:
         setup = self._setup

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, MOST_HOLDS, Probe, Probes
+from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, LONG_BYTES, MOST_HOLDS, MOST_OF_SECRET, Probe, Probes
 from seamgate.credentials.redaction import RedactionSet, Redactor
 from seamgate.errors import CredentialError, Reason
 
@@ -204,3 +204,52 @@ def test_a_guest_that_is_ended_gets_nothing_more() -> None:
         with pytest.raises(CredentialError):
             step()
     assert Redactor(patterns, probes.of("h")).feed(b"x") == b"x"
+
+
+def learnt(probes: Probes, value: bytes, known: int, *guests: str) -> int:
+    """Let guests guess one after the other, each from where the last one was ended; return how much they know then."""
+    patterns = RedactionSet([("key", value)])
+    for guest in guests:
+        try:
+            while known < len(value) - 1:
+                Redactor(patterns, probes.of(guest)).feed(value[: known + 1])
+                known += 1
+        except CredentialError:
+            known += 1  # what ended it was right too
+    return known
+
+
+def test_guests_that_work_together_have_little_more_than_one() -> None:
+    """What they find out about a credential is counted for all of them; then each further guest learns one more."""
+    value = bytes(range(65, 65 + 40))
+    probes = Probes()
+    first = learnt(probes, value, FLUSH_LIMIT_BYTES, "a")
+    assert first == FLUSH_LIMIT_BYTES + MOST_HOLDS
+    both = learnt(probes, value, first, "b")
+    assert both == LONG_BYTES + MOST_OF_SECRET
+    assert learnt(probes, value, both, *"cdef") == both + 4
+    assert all(probes.spent(guest) for guest in "abcdef")
+
+
+def test_what_was_found_out_before_ends_nobody() -> None:
+    """A guest whose pieces end where another one's did has told nothing new, however much is known of the value."""
+    value = bytes(range(65, 65 + 40))
+    probes, patterns = Probes(), RedactionSet([("key", value)])
+    known = learnt(probes, value, FLUSH_LIMIT_BYTES, *"abcd")
+    for size in range(known - 5, known + 1):
+        Redactor(patterns, probes.of("quiet")).feed(value[:size])
+    assert not probes.spent("quiet")
+    other = RedactionSet([("other", b"0123456789" * 4)])
+    Redactor(other, probes.of("quiet")).feed(b"01234567890123")
+    assert not probes.spent("quiet")
+
+
+def test_a_value_that_many_guests_are_sent_in_pieces_is_no_guess() -> None:
+    """An origin that drips the whole value tells nobody anything; what is taken back is so for the credential, too."""
+    probes, patterns = Probes(), RedactionSet([("key", SECRET)])
+    for number in range(3 * MOST_OF_SECRET):
+        one = Redactor(patterns, probes.of(str(number)))
+        for place in range(number % 9, len(SECRET)):
+            one.feed(SECRET[:place] if place == number % 9 else SECRET[place - 1 : place])
+        one.feed(SECRET[-1:])
+    assert probes.of_secret("key").holds == 0
