@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ from seamgate.flow import Guest
 from seamgate.policy.closed import closed_hosts
 from seamgate.policy.model import Policy
 
+_AT_ONCE: Final = 8
 _BUILTIN: Final = frozenset(plugin.name for plugin in BUILTIN_PLUGINS)
 _Limits = tuple[str, ...] | None
 
@@ -142,10 +144,13 @@ class Authorities:
             return NewAuthorities({}, [])
         by_guest: dict[str, CertificateAuthority] = {}
         unwritten: list[CaMaterial] = []
-        labels = {name: guest.labels for name, guest in config.guests.items()}
-        for name, limits in signing_limits(config, policies, labels).items():
+        wanted = signing_limits(config, policies, {name: guest.labels for name, guest in config.guests.items()})
+        new = [name for name in wanted if name not in self._by_guest]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # what takes long is the disk, in making them
+            materials = dict(zip(new, pool.map(lambda name: self._material(name, wanted[name]), new), strict=True))
+        for name, limits in wanted.items():
             known = self._by_guest.get(name)
-            material = known.material if known is not None else self._material(name, limits)
+            material = materials[name] if known is None else known.material
             if _limits(material) != limits:
                 material, known = renew_ca(material, limits or ()), None
                 unwritten.append(material)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import subprocess
 from pathlib import Path
@@ -186,9 +187,10 @@ async def test_workers_sign_as_one() -> None:
         context = guest_context(certificate(crew, "g"))
         seen: set[int] = set()
         while len(seen) < 2:
-            client = await tunnel(crew, "g", context)
-            seen.add(worker_of((await client.ask("GET", "/none")).header(b"x-request-id")))
-            client.close()
+            clients = await asyncio.gather(*[tunnel(crew, "g", context) for _ in range(4)])
+            for client in clients:
+                seen.add(worker_of((await client.ask("GET", "/none")).header(b"x-request-id")))
+                client.close()
         await crew.kill(0)
         await crew.serving()
         crew.write_policy([{**RESEARCH, "allow": {"hosts": ["api.test"], "ports": ["1-65535"]}}, NONE])
