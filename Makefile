@@ -76,8 +76,9 @@ scale-connections: compiled ## a request's cost at 10 and at 10,000 connections
 soak: compiled ## its cost and the memory after 1,000,000 requests
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/scale.py soak --check
 
-bench: compiled ## speed beside the peers, paired in one run
+bench: compiled ## speed beside the peers, paired in one run, and the name service beside its own
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/run.py
+	PYTHONPATH=$(COMPILED) $(BIN)/python bench/dns_bench.py
 
 bench-dns: compiled ## the name service beside dnsmasq and unbound, with dnsperf
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/dns_bench.py

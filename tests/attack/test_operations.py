@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import signal
+import socket
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from support.serving import Serving
 from support.upstream import HttpUpstream, Talk, echo
 
 GUESTS = 16
+CROWD = 10_000
 PAUSE_S = 0.01
 """Between two requests of a guest that is to be served during a restart: a successor needs the processor to load."""
 ASYNC_TEST_LIMIT_S = 200.0
@@ -89,7 +91,7 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
             _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + 4, hard))
             held = [await service.client() for _ in range(40)]
-            await _exhausted(pid, open_now + 4)
+            await _opened(pid, open_now + 4)
             answer = await early.ask("GET", "/api/during")
             assert (answer.status, answer.reason) == (503, "overloaded")
             for client in held:
@@ -106,6 +108,67 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
     told = [(line["request"]["path"], line["reason"]) for line in map(json.loads, read_lines(service.journal))
             if line["kind"] == "request"]  # fmt: skip
     assert ("/during", "overloaded") in told and ("/after", "allowed") in told
+
+
+async def test_ten_thousand_connections(tmp_path: Path) -> None:
+    """Idle ones, and slow ones in the middle of a head, leave the others their service; gone, they leave nothing.
+
+    As many as the hard limit of descriptors permits: a gateway takes two for each connection.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    crowd = min(CROWD, (hard - 1000) // 200 * 100)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, crowd + 1000), hard))
+    upstream = HttpUpstream(echo, tls=False)
+    await upstream.start()
+    limits = {"connections": crowd + 100, "guest_connections": crowd + 100}
+    service = Serving(tmp_path, upstream, limits=limits)
+    held: list[socket.socket] = []
+    try:
+        async with service:
+            early = await service.client()
+            assert (await early.ask("GET", "/api/0")).status == 200
+            open_before = len(os.listdir(f"/proc/{service.pid}/fd"))
+            while len(held) < crowd:
+                held += await asyncio.gather(*[_silent(service.port, slow=each % 4 == 0) for each in range(100)])
+                assert (await early.ask("GET", f"/api/{len(held)}")).status == 200
+            await _opened(service.pid, open_before + crowd)
+            assert (await service.ask("/late")).status == 200
+            _close(held)
+            async with asyncio.timeout(60):
+                while len(os.listdir(f"/proc/{service.pid}/fd")) > open_before:  # noqa: ASYNC110 - told by nobody
+                    await asyncio.sleep(0.05)
+            assert (await early.ask("GET", "/api/after")).status == 200
+            early.close()
+            assert await service.stop() == 0
+    finally:
+        _close(held)
+        await upstream.stop()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert verify_journal(service.journal).fault is None
+    lines = [json.loads(line) for line in read_lines(service.journal)]
+    served = [line["request"]["path"] for line in lines if line["kind"] == "request" and line["reason"] == "allowed"]
+    assert len(served) == crowd // 100 + 3
+
+
+async def _silent(port: int, *, slow: bool) -> socket.socket:
+    """Open a connection that says nothing, or begins to."""
+    found = socket.socket()
+    found.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(found, ("127.0.0.1", port))
+    if slow:
+        await asyncio.get_running_loop().sock_sendall(found, b"GET /api/slow HTTP/1.1\r\nhost: ")
+    return found
+
+
+def _close(lines: list[socket.socket]) -> None:
+    for each in lines:
+        each.close()
+
+
+async def _opened(pid: int, wanted: int) -> None:
+    async with asyncio.timeout(60):
+        while len(os.listdir(f"/proc/{pid}/fd")) < wanted:  # noqa: ASYNC110 - told by nobody
+            await asyncio.sleep(0.05)
 
 
 class Restless:
@@ -237,12 +300,6 @@ async def _answers(service: Serving, path: str) -> bool:
     with contextlib.suppress(Cut, OSError):
         return (await service.ask(path)).status == 200
     return False
-
-
-async def _exhausted(pid: int, limit: int) -> None:
-    async with asyncio.timeout(60):
-        while len(os.listdir(f"/proc/{pid}/fd")) < limit:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def _seconds(pid: int) -> float:
