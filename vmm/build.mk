@@ -7,10 +7,11 @@ KVM_CC ?= gcc
 KVM_INCLUDE = $(shell $(KVM_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 KVM_CFLAGS = -O2 -g -std=gnu11 -fPIC -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-cast-function-type \
 	-fvisibility=hidden -D_FORTIFY_SOURCE=2 -fstack-protector-strong
-KVM_SOURCES = vmm/seamgate_vmm/_kvm.c vmm/seamgate_vmm/_kvm_ring.c vmm/seamgate_vmm/_kvm_host.c \
+KVM_SOURCES = vmm/seamgate_vmm/_kvm.c vmm/seamgate_vmm/_kvm_machine.c vmm/seamgate_vmm/_kvm_memory.c \
+	vmm/seamgate_vmm/_kvm_ring.c vmm/seamgate_vmm/_kvm_host.c \
 	vmm/native/machine.c vmm/native/fixed.c vmm/native/memory.c vmm/native/pages.c vmm/native/attach.c \
 	vmm/native/run.c vmm/native/probe.c vmm/native/trim.c vmm/native/ring.c vmm/native/jail.c
-KVM_HEADERS = vmm/seamgate_vmm/_kvm.h vmm/native/machine.h vmm/native/machine_internal.h vmm/native/ring.h vmm/native/jail.h shim/wire.h
+KVM_HEADERS = vmm/seamgate_vmm/_kvm.h vmm/seamgate_vmm/_kvm_machine.h vmm/native/machine.h vmm/native/machine_internal.h vmm/native/ring.h vmm/native/jail.h shim/wire.h
 KVM_OUT = vmm/seamgate_vmm
 
 kvm-build: $(KVM_OUT)/_kvm.so $(KVM_OUT)/shim.bin $(KVM_OUT)/vdso.bin
