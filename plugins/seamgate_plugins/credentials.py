@@ -32,7 +32,7 @@ from seamgate.credentials.scanner import RequestScanner
 from seamgate.credentials.secret import Secret
 from seamgate.credentials.sources import Source, open_source, secret_variables
 from seamgate.errors import ConfigError
-from seamgate.flow import BodyState
+from seamgate.flow import BodyState, Target
 from seamgate.headers import Headers
 
 _HOSTS_REMEMBERED = 4096
@@ -103,7 +103,7 @@ class CredentialsPlugin:
         self._credentials = {
             name: _Credential(name, config, self.placeholders, hidden) for name, config in configs.items()
         }
-        self._redaction: dict[str, RedactionSet] = {}
+        self._redaction: dict[str, tuple[RedactionSet, bool]] = {}
         shared = getattr(context, "shared", None)
         self._probes = Probes() if shared is None else Probes(shared.findings)
         self._scanner = self._learn()
@@ -222,14 +222,19 @@ class CredentialsPlugin:
                 return MessageGuard(self._scanner)
             unread = request.body is None and request.body_state is not BodyState.ABSENT
             return LeakGuard(self._leaving, self._probes.of(request.guest.id)) if unread and self._leaving else None
-        patterns = self._redaction.get(request.target.host)
-        if patterns is None:
-            bound = (each for each in self._credentials.values() if each.binding.covers_target(request.target))
-            patterns = RedactionSet(_values(bound))
-            if len(self._redaction) >= _HOSTS_REMEMBERED:
-                self._redaction.clear()
-            self._redaction[request.target.host] = patterns
-        return Redactor(patterns, self._probes.of(request.guest.id)) if patterns else None
+        known = self._redaction.get(request.target.host)
+        patterns, needs_whole = known if known is not None else self._redaction_of(request.target)
+        probe = self._probes.of(request.guest.id)
+        return Redactor(patterns, probe, needs_whole=needs_whole) if patterns else None
+
+    def _redaction_of(self, target: Target) -> tuple[RedactionSet, bool]:
+        """Return what to take out of the answers of a host, and whether parts of them are refused."""
+        bound = [each for each in self._credentials.values() if each.binding.covers_target(target)]
+        made = RedactionSet(_values(bound)), not all(each.config.allow_ranges for each in bound)
+        if len(self._redaction) >= _HOSTS_REMEMBERED:
+            self._redaction.clear()
+        self._redaction[target.host] = made
+        return made
 
 
 class MessageGuard:

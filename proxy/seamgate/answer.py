@@ -104,8 +104,6 @@ class Answer:
         Raises:
             SeamgateError: a plugin failed, the coding is not known, or it is a part, which nobody may ask for.
         """
-        if verdict.inspect or _ranges_are_off(supplies):
-            check_not_partial(head.status, head.headers)
         request, headers = self._request, for_guests(head.headers)
         # Whatever plugin supplied them: what went out with this request does not come back.
         own = redactors_of(self._secrets, pipeline.probes, request.guest)
@@ -119,7 +117,10 @@ class Answer:
             self._budget_s,
             bodiless=head.body == 0,
         )
-        if self._filters is not None:
+        filters = self._filters
+        if verdict.inspect or _ranges_are_off(supplies) or (filters is not None and filters.need_whole):
+            check_not_partial(head.status, head.headers)
+        if filters is not None:
             check_coding(head.status, headers)
         denial = pipeline.judge_response(request, response, steps)
         if denial is not None:

@@ -21,9 +21,9 @@ from seamgate.answer import Answer, for_guests
 from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, Decision, Outcome
 from seamgate.errors import NotProcessed, Reason, SeamgateError, UpstreamError
 from seamgate.exchange_approach import NOTHING, Approach
-from seamgate.filters import looks_at, open_request_filters
+from seamgate.filters import looks_at, needs_whole, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Response, Step
-from seamgate.outgoing import make_head
+from seamgate.outgoing import asks_for_part, make_head
 from seamgate.protocol.heads import ResponseHead
 from seamgate.revocation import denial_of_unsent, judge_sent, revoked
 from seamgate.seam import IsBound, Seam
@@ -129,7 +129,10 @@ class Exchange(Approach):
             self._upload.filters = filters
             if filters is not None and filters.changed_head and not self._still_allowed(headers):
                 return
-        inspected, self._upload.supplies = bool(self._facts.verdict.inspect), self._facts.supplies
+        verdict, self._upload.supplies = self._facts.verdict, self._facts.supplies
+        inspected = bool(verdict.inspect) or (self._pipeline.redacts_supplies and bool(self._facts.supplies))
+        if not inspected and asks_for_part(headers):
+            inspected = needs_whole(self._pipeline, request, verdict)
         self._outgoing = make_head(request, headers, self._facts.supplies, seam.placeholders, inspected=inspected)
         if self._facts.supplies:
             seam.write_ahead(self._record(_BEGIN, None), self, self._written_ahead)

@@ -61,6 +61,11 @@ class Filters:
         self.changed_head = False
         self.reframes = True
 
+    @property
+    def need_whole(self) -> bool:
+        """Whether an inspector would miss something in a part of the body (`Inspector.needs_whole`)."""
+        return _need_whole(self._inspectors)
+
     def head(self, headers: Headers) -> Headers:
         """Return the headers that go on, of a head or of trailers.
 
@@ -351,6 +356,18 @@ def open_response_filters(
             if headers is not response.headers:
                 response = Response(response.status, headers)
     return filters, response
+
+
+def needs_whole(pipeline: Pipeline, request: Request, verdict: Verdict) -> bool:
+    """Whether any plugin would inspect the answer to this request and miss something in a part of it."""
+    return _need_whole(pipeline.open_inspectors(request, Response(200), _RESPONSE, verdict, []))
+
+
+def _need_whole(opened: list[tuple[str, Inspector]]) -> bool:
+    for _, inspector in opened:
+        if getattr(inspector, "needs_whole", False):
+            return True
+    return False
 
 
 def looks_at(pipeline: Pipeline, request: Request, response: Response, verdict: Verdict) -> bool:

@@ -54,6 +54,9 @@ class Inspector(Protocol):
 
     One that never changes a byte may say so: `only_looks = True`, as an attribute. Where all inspectors of a request's
     body do, it keeps its length and coding upstream; of what they return only the size counts.
+
+    One of a response that would miss something in a part of it may say so: `needs_whole = True`. Then no part is asked
+    for (`Range`), and one that comes all the same (206) is refused.
     """
 
     def head(self, headers: Headers) -> Headers:

@@ -6,6 +6,7 @@ Called by the exchange at the last hop. The result holds secrets; it goes into t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason
@@ -14,6 +15,16 @@ from seamgate.headers import Headers, apply_amendment, find_header
 from seamgate.policy.folding import fold_header
 from seamgate.protocol.coding import narrow_accept_encoding
 from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
+
+_OF_PARTS: Final = frozenset(RANGE_HEADERS)
+
+
+def asks_for_part(headers: Headers) -> bool:
+    """Return whether any of the headers asks for a part of the answer."""
+    for name, _ in headers:
+        if name in _OF_PARTS:
+            return True
+    return False
 
 
 def make_head(
@@ -26,8 +37,9 @@ def make_head(
         headers: its headers, as request inspectors left them.
         supplies: in the order of the rule.
         placeholders: all that are configured; none may be left.
-        inspected: whether the answer will be inspected: then only codings that can be decoded are asked for, and no
-            ranges, which would show a secret in two halves.
+        inspected: whether the answer will be inspected, or redacted while the request asks for a part of it
+            (`asks_for_part`): then only codings that can be decoded are asked for, and no ranges, which would show a
+            secret in two halves.
 
     Raises:
         CredentialError: a placeholder is left that no selected credential replaces.

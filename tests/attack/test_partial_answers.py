@@ -48,7 +48,7 @@ INSPECTED = {**ALLOW_ALL, "inspect": ["secrets"]}
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("rule", [WITH_KEY, INSPECTED])
+@pytest.mark.parametrize("rule", [WITH_KEY, INSPECTED, ALLOW_ALL])
 async def test_a_part_that_comes_all_the_same_is_refused(part: str, rule: dict[str, Any]) -> None:
     """However an upstream was asked for it."""
     settings: dict[str, Any] = {"plugins": [{"name": name} for name in ("policy", "dns", "inspection")]}
@@ -61,10 +61,53 @@ async def test_a_part_that_comes_all_the_same_is_refused(part: str, rule: dict[s
         await lab.audited("GET /x allow response_undecodable 502 failed")
 
 
-async def test_parts_pass_where_they_are_allowed() -> None:
+WITH_POST: dict[str, Any] = {**WITH_KEY, "allow": {**ALLOW_ALL["allow"], "methods": ["POST"]}}
+OTHERS: dict[str, Any] = {"id": "others", "allow": {**ALLOW_ALL["allow"], "methods": ["GET"]}}
+
+
+@pytest.mark.parametrize("name", [name.decode() for name in RANGE_HEADERS])
+async def test_no_header_asks_for_a_part_by_a_rule_without_the_credential(name: str) -> None:
+    """The page that repeats the last key is another one than that which gets it: what counts is the host."""
+    last = b""
+
+    async def repeats(talk: Talk) -> None:
+        nonlocal last
+        await talk.body()
+        if talk.method == "POST":
+            last = (talk.header("x-api-key") or "").encode()
+            await talk.respond(200, b"ok")
+        else:
+            asked = talk.header(name)
+            first, end = map(int, asked.split("=")[1].split("-")) if asked else (0, len(last))
+            await talk.respond(206 if asked else 200, last[first : end + 1])
+
+    async with Lab(HttpUpstream(repeats), rules=[WITH_POST, OTHERS]) as lab:
+        client = await lab.tunnel()
+        await client.ask("POST", "/v1", b"content-length: 0")
+        assert last == VALUE
+        for part in ("0-15", "16-99"):
+            answer = await client.ask("GET", "/debug", f"{name}: bytes={part}".encode())
+            assert (answer.status, answer.body) == (200, b"[redacted:key]")
+        client.close()
+        await lab.audited("POST /v1 allow allowed 200 complete", *["GET /debug allow allowed 200 complete"] * 2)
+
+
+async def test_parts_of_other_hosts_pass() -> None:
+    """Nothing is looked for in their answers, so that nothing is missed."""
+    settings = {"credentials": {"key": {"hosts": ["other.test"]}}}
+    async with Lab(RawUpstream(says(PARTS["206"])), settings=settings) as lab:
+        client = await lab.tunnel()
+        assert (await client.ask("GET", "/x", b"range: bytes=0-5")).status == 206
+        assert b"range: bytes=0-5" in lab.upstream.received.lower()
+        client.close()
+        await lab.audited("GET /x allow allowed 206 complete")
+
+
+@pytest.mark.parametrize("rule", [WITH_KEY, ALLOW_ALL])
+async def test_parts_pass_where_they_are_allowed(rule: dict[str, Any]) -> None:
     """`allow_ranges` is the operator's word."""
     settings = {"credentials": {"key": {"allow_ranges": True}}}
-    async with Lab(RawUpstream(says(PARTS["206"])), rules=[WITH_KEY], settings=settings) as lab:
+    async with Lab(RawUpstream(says(PARTS["206"])), rules=[rule], settings=settings) as lab:
         client = await lab.tunnel()
         assert (await client.ask("GET", "/x", b"range: bytes=0-5")).status == 206
         client.close()

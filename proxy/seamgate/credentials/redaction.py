@@ -264,12 +264,16 @@ class Redactor:
     """An inspector that lets everything pass but the values of one `RedactionSet`. For one body.
 
     It tells the guest's probe, if there is one, of what it holds, and lets nothing pass once that is spent.
+
+    Attributes:
+        needs_whole: whether parts of the body are refused: a value would be in two of them.
     """
 
-    __slots__ = ("_given", "_hold", "_probe", "_set", "_tail")
+    __slots__ = ("_given", "_hold", "_probe", "_set", "_tail", "needs_whole")
 
-    def __init__(self, patterns: RedactionSet, probe: Probe | None = None) -> None:
+    def __init__(self, patterns: RedactionSet, probe: Probe | None = None, *, needs_whole: bool = True) -> None:
         self._set = patterns
+        self.needs_whole = needs_whole
         self._probe = probe
         self._hold: Hold | None = None  # what was new to the probe of the hold that lasts
         self._tail = b""
