@@ -9,6 +9,7 @@ changes nothing for anybody, and takes over, which can't fail. Reads and writes 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 from seamgate.ca.leaf import CertificateAuthority, LeafCache, LeafForbidden, load_authority
 from seamgate.ca.store import (
     NO_HOST,
+    CaFiles,
     CaMaterial,
     ca_directory,
     files_of,
@@ -196,8 +198,23 @@ def check_authorities(config: Config) -> None:
         return
     directory = ca_directory(config.ca, config.base)
     for guest in config.guests:
-        if is_ca_there(files_of(directory, guest)):
+        files = files_of(directory, guest)
+        if is_ca_there(files):
             load_ca(directory, guest=guest)
+        else:
+            _check_makeable(files)
+
+
+def _check_makeable(files: CaFiles) -> None:
+    """Raise ConfigError unless a start could make a CA there."""
+    folder = files.directory.absolute()
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"the CA of the guest {files.guest!r} can't be made: {folder} is no folder that can be written to; give it"
+            " to the gateway's user, or name another `ca: dir:`"
+        )
 
 
 def _limits(material: CaMaterial) -> _Limits:

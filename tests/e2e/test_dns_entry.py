@@ -422,3 +422,19 @@ def test_the_configuration_is_held_to(tmp_path: Path) -> None:
         text = f"entries: {{proxy: {{guest: g}}, dns: {entry}}}\n{head}"
         with pytest.raises(ConfigError, match=problem):
             parse_config(text, "seamgate.yaml", base=tmp_path)
+
+
+async def test_a_guest_that_kept_plugins_busy_is_told_to_come_again() -> None:
+    """It is no decision about the name: REFUSED, which no client takes for "there is none", and not remembered."""
+    async with names() as service:
+        spent = service.lab.gateway.seam.pipeline.plugin_time
+        spent._clock = lambda: 0.0
+        spent.accounts["g"] = 3.0, 0.0
+        for number in range(2):
+            (answer,) = await service.ask(query("shop.example", number=number))
+            assert answer.header.rcode == RCODE.REFUSED
+        spent.accounts.clear()
+        (answer,) = await service.ask(query("shop.example", number=2))
+        assert answer.header.rcode == RCODE.NOERROR
+        assert "shop.example deny plugin_time_spent" in service.told()
+        assert service.lab.gateway.dns_counts["limited"] == 2

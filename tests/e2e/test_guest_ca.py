@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import ssl
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seamgate.ca.leaf import LeafForbidden
-from seamgate.ca.store import files_of, load_ca, permitted_names
+from seamgate.ca.store import CaConfig, files_of, init_ca, load_ca, permitted_names
+from seamgate.config import Config
+from seamgate.entry.identity import GuestConfig
 from seamgate.errors import ConfigError
 from seamgate.flow import Guest
+from seamgate.signing import check_authorities
 from support.certificates import guest_context
 from support.cli import Running, make_folder, proxy_port, seamgate
 from support.client import Client, start_tls
@@ -179,6 +183,28 @@ async def test_a_key_that_others_can_read_stops_the_start() -> None:
         files_of(lab.folder / "ca", "g").key.chmod(0o644)
         with pytest.raises(ConfigError, match=r"(?s)CA of 'g'.*open to others.*ca init --guest g --force"):
             lab.gateway.authorities.__class__(lab.gateway.config).prepare(lab.gateway.config, ())
+
+
+def test_a_check_finds_what_a_start_could_not_make(tmp_path: Path) -> None:
+    """A CA that is missing and can't be made, or is there and can't be trusted; it makes nothing itself."""
+    (tmp_path / "file").write_text("")
+    init_ca(tmp_path / "ca", guest="a")
+    for folder, guests, problem in (
+        ("file", "a", f"CA of the guest 'a' can't be made: {tmp_path}/file is no folder"),
+        ("new", "a", ""),
+        ("ca", "ab", ""),
+    ):
+        config = Config(
+            ca=CaConfig(dir=folder, each_guest=True), base=tmp_path, guests={guest: GuestConfig() for guest in guests}
+        )
+        with pytest.raises(ConfigError, match=problem) if problem else nullcontext():
+            check_authorities(config)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
+        ["file", "ca", "guests", "a", "ca.bundle.pem", "ca.key", "ca.p12", "ca.pem"]
+    )
+    files_of(tmp_path / "ca", "a").key.chmod(0o644)
+    with pytest.raises(ConfigError, match="open to others"):
+        check_authorities(config)
 
 
 async def test_workers_sign_as_one() -> None:

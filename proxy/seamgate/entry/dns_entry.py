@@ -81,6 +81,10 @@ class Bucket:
         return True
 
 
+_LIMITS = (Reason.RATE_LIMITED, Reason.PLUGIN_TIME_SPENT)
+"""What a guest has used up, and has again after a while."""
+
+
 class NameService:
     """Answers whoever asks at one listener.
 
@@ -279,8 +283,9 @@ class NameService:
         what = _asked(name)
         self._told.refuse(what, verdict)
         # What is no decision of the policy says nothing about the name.
-        passes = verdict.reason is Reason.RATE_LIMITED or verdict.reason.blame is not Blame.GUEST
-        self.counts["limited" if verdict.reason is Reason.RATE_LIMITED else "denied"] += 1
+        limited = verdict.reason in _LIMITS
+        passes = limited or verdict.reason.blame is not Blame.GUEST
+        self.counts["limited" if limited else "denied"] += 1
         ede = EDE_PROHIBITED if passes else EDE_BLOCKED
         answer = build_answer(query, REFUSED if passes else self._denied, ede=ede, text=verdict.message)
         if message and not passes:
