@@ -159,12 +159,17 @@ def html_forms(value: bytes) -> tuple[bytes, ...]:
 
 
 def escaped_forms(value: bytes) -> tuple[bytes, ...]:
-    """Return the value with every byte spelt in hex digits, of both cases: dumps and digests show it so, and "%73%6B"
-    is as good to a server as "sk" (RFC 3986 2.1).
+    """Return the value with every byte spelt as a number: dumps and digests show it in hex digits of either case, and
+    "%73%6B", "\\u0073\\u006b" and "&#115;&#107;" are as good to who reads a URL (RFC 3986 2.1), JSON (RFC 8259 7) or
+    HTML as "sk".
     """
     digits = value.hex()
-    percent = "".join([f"%{digits[place : place + 2]}" for place in range(0, len(digits), 2)])
-    return tuple(form.encode("ascii") for form in (digits, digits.upper(), percent, percent.upper()))
+    pairs = [digits[place : place + 2] for place in range(0, len(digits), 2)]
+    forms = [digits, digits.upper(), "".join([f"&#{byte};" for byte in value])]
+    for before, after in (("%", ""), ("\\u00", ""), ("\\x", ""), ("&#x", ";")):
+        lower = "".join([f"{before}{pair}{after}" for pair in pairs])
+        forms += [lower, "".join([f"{before}{pair.upper()}{after}" for pair in pairs])]
+    return tuple(dict.fromkeys(form.encode("ascii") for form in forms))
 
 
 def all_forms(value: bytes) -> tuple[bytes, ...]:
