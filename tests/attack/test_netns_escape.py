@@ -6,13 +6,15 @@ What has no record is what the kernel refuses before it is an attempt to reach a
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import os
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
+from seamgate.entry.netns.confine import ARCHITECTURES
 from support.lab import ALLOW_ALL, Lab
 from support.netns import Guests, python
 from support.upstream import HttpUpstream, echo
@@ -261,33 +263,6 @@ async def test_processes_outside_are_not_there() -> None:
         os.close(inherited)
 
 
-UNIX = """
-import socket, sys
-for path in sys.argv[1:]:
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(path.replace("@", "\\0"))
-            print("connected")
-        except OSError as error:
-            print(type(error).__name__)
-"""
-
-
-async def test_unix_sockets_outside_are_covered(tmp_path: Path) -> None:
-    """A service of the host with a socket in the file system (a container engine, a resolver) can't be asked."""
-    path, abstract = str(tmp_path / "service"), f"\0seamgate-test-{os.getpid()}"
-    listeners = [socket.socket(socket.AF_UNIX) for _ in range(2)]
-    for listener, address in zip(listeners, (path, abstract), strict=True):
-        listener.bind(address)
-        listener.listen()
-    async with Lab(HttpUpstream(echo)) as lab:
-        done = await python(lab, UNIX, path, abstract.replace("\0", "@"))
-        assert done.out == "ConnectionRefusedError\n" * 2, done
-        await lab.audited()
-    for listener in listeners:
-        listener.close()
-
-
 KERNEL = """
 import os, stat
 def writable(path):
@@ -314,6 +289,46 @@ async def test_the_kernels_files_are_not_written(as_nobody: bool) -> None:
     async with Lab(HttpUpstream(echo)) as lab:
         done = await Guests(lab, as_nobody=as_nobody).run("/usr/bin/python3", "-c", KERNEL)
         assert done.out == "looked True\nwritable []\ndisks []\nown True True\n", done
+        await lab.audited()
+
+
+KEYS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    return libc.syscall(*arguments), ctypes.get_errno()
+SESSION, USER, THREAD = (ctypes.c_int(each) for each in (-3, -4, -1))
+add_key, request_key, keyctl = NUMBERS
+print(call(keyctl, 10, SESSION, b"user", b"seamgate-test", 0), call(keyctl, 0, USER, 0), call(keyctl, 1, None))
+print(call(request_key, b"user", b"seamgate-test", None, SESSION))
+print(call(add_key, b"user", b"x", b"y", 1, THREAD))
+print("seamgate-test" in open("/proc/keys").read() if os.path.exists("/proc/keys") else False)
+"""
+
+
+def _keys_seen() -> str:
+    return Path("/proc/keys").read_text()
+
+
+async def test_keys_of_the_kernel_are_not_the_guests() -> None:
+    """A key in the caller's session keyring (a Kerberos ticket, say) is neither found nor read nor possessed.
+
+    The key can be seen only by who possesses it, so that /proc/keys says whether the program does. No record: nothing
+    outside can be reached by it. The keyring is made by this process, in a session of its own.
+    """
+    calls = ARCHITECTURES[os.uname().machine]
+    libc = ctypes.CDLL(None, use_errno=True)
+    async with Lab(HttpUpstream(echo)) as lab:
+        if libc.syscall(calls.keyctl, 1, None) > 0:
+            key = libc.syscall(calls.add_key, b"user", b"seamgate-test", b"secret", 6, ctypes.c_int(-3))
+            assert libc.syscall(calls.keyctl, 5, key, 0x3F000000) == 0
+            assert "seamgate-test" in _keys_seen()
+        else:  # the kernel has no keys
+            assert ctypes.get_errno() == errno.ENOSYS
+        numbers = str((calls.add_key, calls.request_key, calls.keyctl))
+        done = await python(lab, "import os" + KEYS.replace("NUMBERS", numbers))
+        missing = (-1, errno.ENOSYS)
+        assert done.out == f"{missing} {missing} {missing}\n{missing}\n{missing}\nFalse\n", done
         await lab.audited()
 
 

@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seamgate.audit.record import AuditRecord, AuditRequest, Decision, Outcome
+from seamgate.entry.netns.confine import refusal_of
 from seamgate.entry.netns.netlink import attribute, pack
 from seamgate.entry.netns.refusals import (
     MOST_KINDS,
     Packet,
     Refusals,
-    judge_socket,
+    judge_report,
     read_log,
     read_packet,
-    read_report,
 )
+from seamgate.entry.netns.supervisor import Report, read_report
 from seamgate.errors import Reason
 from seamgate.flow import Guest, Isolation
 from seamgate.verdict import deny
@@ -167,10 +168,18 @@ def test_the_log_is_read() -> None:
     assert list(read_log(logged + other + logged)) == [b"packet", b"packet"]
 
 
-def test_a_report_is_read_and_judged() -> None:
-    """Family and type of the socket, without flags and upper halves; the error is the kernel's own."""
+def test_a_report_is_read() -> None:
+    """The call and who waits for it; the arguments as they are."""
     report = struct.pack("=QIIiIQ6Q", 77, 5, 0, 41, 0xC000003E, 0, 1 << 40 | 2, 3 | 0o2000000, 1, 0, 0, 0)
-    assert read_report(report) == (77, 2, 3)
-    assert judge_socket(2, 3)[:2] == (1, AuditRequest(method="SOCKET", scheme="raw"))
-    assert judge_socket(40, 1)[:2] == (97, AuditRequest(method="SOCKET", scheme="vsock"))
-    assert judge_socket(99, 1)[:2] == (97, AuditRequest(method="SOCKET", scheme="family-99"))
+    assert read_report(report) == Report(77, 5, 41, (1 << 40 | 2, 3 | 0o2000000, 1, 0, 0, 0))
+
+
+def test_a_report_is_judged() -> None:
+    """By family and type of a socket, or the path of one; the error is the kernel's own."""
+    for family, kind, scheme, code in ((2, 3, "raw", 1), (40, 1, "vsock", 97), (99, 1, "family-99", 97)):
+        what, verdict = judge_report({"socket": [family, kind]})
+        assert what == AuditRequest(method="SOCKET", scheme=scheme)
+        assert verdict.reason is Reason.NO_RULE_MATCHED
+        assert refusal_of(family) == code
+    what, _ = judge_report({"path": "/run/docker.sock"})
+    assert what == AuditRequest(method="CONNECT", scheme="unix", path="/run/docker.sock")

@@ -3,7 +3,8 @@
 gateway -> launcher    {"command": [...], "environment": {...}, "hide": [...], "trust": path, "parent": pid}
 launcher -> gateway    {"ready": [names of sockets], "processes": bool} and the sockets, or {"error": text}
 gateway -> launcher    {"go": true}
-guest -> gateway       {"reports": true} and the descriptor of its seccomp filter
+keeper -> gateway      {"pairs_only": why there are no other unix sockets}
+keeper -> gateway      {"refused": {"socket": [family, type]}} or {"refused": {"path": of a unix socket outside}}
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from seamgate.entry.netns import control
 from seamgate.entry.netns.covers import plan
 from seamgate.entry.netns.layout import BASE_URL_PORT, LOOPBACK, PROXY_PORT
 from seamgate.entry.netns.names import NameTable
-from seamgate.entry.netns.refusals import PacketLog, Refusals, SocketReports
+from seamgate.entry.netns.refusals import PacketLog, Refusals, judge_report
 from seamgate.entry.netns.transparent import RedirectedStream
 from seamgate.entry.opaque import OpaqueStreams
 from seamgate.entry.tunnel import ConnectHandler
@@ -174,9 +174,10 @@ class NetnsGuest:
             if not message["processes"]:
                 log.warning("the guest sees other processes: a /proc of its own is not permitted here")
             spawn(self._serve(sockets), name="serve a namespace", on_error=self._fail)
-        elif "reports" in message:
-            (descriptor,) = descriptors
-            self._closers.append(SocketReports(descriptor, self._refusals).close)
+        elif "refused" in message:
+            self._refusals.refuse(*judge_report(message["refused"]))
+        elif "pairs_only" in message:
+            log.warning("the guest has no unix sockets but pairs", why=message["pairs_only"])
         elif "error" in message:
             self._error = PrerequisiteMissing(f"{message['error']}; `seamgate doctor` says what to do")
 

@@ -4,7 +4,8 @@ Run by the gateway as `python -m seamgate.entry.netns.launcher FD`, where FD is 
 processes come of it:
 
     launcher    outside of the guest's process namespace: passes signals on, and the exit code back
-      keeper    process 1 inside: reaps whoever loses their parent; when it ends, the kernel ends everybody inside
+      keeper    process 1 inside: reaps whoever loses their parent, and answers what the filter reports (`supervisor`);
+                when it ends, the kernel ends everybody inside
         guest   without capabilities, under the filter of `confine`; becomes the program
 
 Each dies with its parent, so that nothing of a guest outlives its gateway.
@@ -12,24 +13,27 @@ Each dies with its parent, so that nothing of a guest outlives its gateway.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import stat
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from seamgate.entry.netns import confine, control, mounts, namespace, system
+from seamgate.entry.netns import confine, control, mounts, namespace, supervisor, system
 from seamgate.entry.netns.covers import Covers
 
 _FAILED = 3
 _CANNOT_EXECUTE, _NOT_FOUND = 126, 127
 _PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT})
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
+_READY, _UNIX, _PAIRS_ONLY = b"r", b"u", b"p"
 _FROM_KERNEL = 0x80  # SI_KERNEL: the terminal sent it, to everybody in the foreground, the guest included
 
 
@@ -97,7 +101,7 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
     six = namespace.set_up_network()
     sockets = namespace.open_sockets(six=six)
     try:
-        _refuse_folders_as_streams()
+        _check_streams()
         mounts.keep_apart()
         mounts.pin(order.covers.pinned)
         mounts.name_resolver()
@@ -107,6 +111,7 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
         mounts.cover_folders(order.covers.empty, order.covers.shown)
         mounts.fix(order.covers.fixed)
         mounts.fix_kernel()
+        mounts.own_queues()
         mounts.empty_runtime(os.geteuid(), order.environment.get("XDG_RUNTIME_DIR", ""))
         if not has_processes:
             mounts.fix_processes()
@@ -119,15 +124,33 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
     return has_processes
 
 
-def _refuse_folders_as_streams() -> None:
-    """A folder that comes along as a standard stream was opened outside: from there everything could be reached."""
+def _check_streams() -> None:
+    """Refuse standard streams that lead around all this: a folder, opened outside, from where everything is reached;
+    and a socket that can be connected anew, which would happen in the network namespace that it was made in."""
     for number in range(3):
         try:
-            is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
+            mode = os.fstat(number).st_mode
         except OSError:
             continue  # it is closed
-        if is_folder:
+        if stat.S_ISDIR(mode):
             raise namespace.StepFailed(f"standard stream {number} is a folder, which would lead around the covers")
+        if stat.S_ISSOCK(mode) and not _is_lasting(number):
+            raise namespace.StepFailed(
+                f"standard stream {number} is a socket of this machine, which could be connected to elsewhere; "
+                "put a pipe in between (`cat | seamgate run ... | cat`)"
+            )
+
+
+def _is_lasting(descriptor: int) -> bool:
+    """Whether a socket stays connected as it is: a unix one that is no datagrams' can't be connected twice."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        if copy.family != socket.AF_UNIX or copy.type not in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+            return False
+        try:
+            copy.getpeername()
+        except OSError:
+            return False
+        return True
 
 
 def _read(path: Path) -> str:
@@ -152,24 +175,53 @@ def _keep(order: Order, channel: socket.socket, *, has_processes: bool) -> NoRet
     if has_processes:
         mounts.show_processes()
         mounts.fix_processes()
-    guest = _fork(lambda: _become(order, channel))
-    channel.close()
-    system.drop_capabilities()
+    ours, theirs = socket.socketpair()
+    guest = _fork(lambda: _become(order, theirs))
+    theirs.close()
+    system.drop_capabilities(keep=system.CAP_SYS_PTRACE)
     system.forbid_inspection()
+    _supervise(guest, ours, channel, has_processes=has_processes)
     os._exit(_attend(guest, guest))
 
 
-def _become(order: Order, channel: socket.socket) -> NoReturn:
+def _supervise(guest: int, ours: socket.socket, channel: socket.socket, *, has_processes: bool) -> None:
+    """Agree with the guest on its filter, let it begin, and answer what that reports."""
+    ours.recv(1)
+    if not has_processes:
+        why = "it shares its processes with this machine"
+    elif not supervisor.can_supervise(guest):
+        why = "tracing is forbidden here (kernel.yama.ptrace_scope, or a filter of a container)"
+    else:
+        why = ""
+    ours.sendall(_PAIRS_ONLY if why else _UNIX)
+    said, listeners, _, _ = socket.recv_fds(ours, 1, 1)
+    ours.close()
+    if said and not listeners:
+        why = "a gateway around this one has the reports of its filter"
+    if why:
+        control.send(channel, {"pairs_only": why})
+    telling = threading.Lock()
+
+    def tell(refused: Mapping[str, object]) -> None:
+        with telling, contextlib.suppress(OSError):  # the gateway has hung up: it ends the guest
+            control.send(channel, {"refused": refused})
+
+    for listener in listeners:
+        supervisor.Supervisor(listener, tell).start()
+
+
+def _become(order: Order, keeper: socket.socket) -> NoReturn:
     """Become the program, with nothing but its three standard streams."""
-    os.set_inheritable(channel.fileno(), False)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     system.drop_capabilities()
     system.forbid_new_privileges()
-    reports = confine.install()
-    if reports is not None:
-        control.send(channel, {"reports": True}, [reports])
+    confine.leave_keys()
+    system.permit_inspection()  # as any program is from its start; there is nothing here that the keeper doesn't have
+    keeper.sendall(_READY)
+    reports = confine.install(unix=keeper.recv(1) == _UNIX)
+    socket.send_fds(keeper, [_READY], [] if reports is None else [reports])
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     try:
         os.execvpe(order.command[0], order.command, order.environment)  # noqa: S606 - that is what it is for

@@ -2,8 +2,9 @@
 
 Called by the launcher in its new mount namespace. A network namespace does not hold unix sockets that have a path:
 name services would resolve names that policy denies, a container engine or a session manager would start programs
-outside. So every such socket that exists when the guest starts is covered. So are folders with the gateway's secrets
-(`covers`), and disks; and the kernel's own files can't be written.
+outside. `supervisor` holds those; the ones that are known when the guest starts are covered as well, so that their
+services don't even hear that somebody tried. Covered are folders with the gateway's secrets (`covers`), and disks; and
+the kernel's own files can't be written.
 """
 
 from __future__ import annotations
@@ -151,6 +152,12 @@ def fix_processes() -> None:
     with os.scandir(_PROCESSES) as entries:
         of_kernel = [each for each in entries if not each.name.isdigit() and not each.is_symlink()]
     fix(each.path for each in of_kernel if each.is_dir() or each.stat().st_mode & 0o222)
+
+
+def own_queues() -> None:
+    """Show the message queues of the present IPC namespace: where those of outside are mounted, they can be opened."""
+    for place in dict.fromkeys(mounted.place for mounted in read_mounts() if mounted.kind == "mqueue"):
+        system.mount("mqueue", place, "mqueue", system.NOSUID | system.NODEV | system.NOEXEC)
 
 
 def empty_runtime(user: int, configured: str) -> None:

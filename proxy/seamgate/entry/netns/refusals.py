@@ -3,21 +3,18 @@
 The first of a kind is told at once; those that follow within `WINDOW_S` are counted and told together, and only so many
 kinds are told apart, so that a guest that scans or floods leaves a trace without filling the disk. A record that stands
 for more than one says for how many. Also reads where the first two come from: the packets that the namespace's rules
-log, and the reports of its seccomp filter.
+log, and what the supervisor of its seccomp filter tells.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import ipaddress
-import os
 import socket
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -44,9 +41,6 @@ _PAYLOAD = 9
 _DONE = 3
 _LOG_BYTES = 1 << 18
 _READS_AT_ONCE = 64
-# Source: linux/seccomp.h
-_RECEIVE, _ANSWER = 0xC0502100, 0xC0182101
-_REPORT_BYTES = 80
 _FAMILIES: Final = {17: "packet", 31: "bluetooth", 38: "alg", 40: "vsock", 44: "xdp"}
 
 
@@ -196,48 +190,21 @@ class PacketLog:
 # -- sockets -----------------------------------------------------------------------------------------------------------
 
 
-class SocketReports:
-    """Answers the reports of a guest's seccomp filter: the socket is refused."""
-
-    def __init__(self, descriptor: int, refusals: Refusals) -> None:
-        self._descriptor = descriptor
-        self._refusals = refusals
-        asyncio.get_running_loop().add_reader(descriptor, self._read)
-
-    def close(self) -> None:
-        """Stop; from now on the kernel refuses by itself."""
-        if self._descriptor >= 0:
-            asyncio.get_running_loop().remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _read(self) -> None:
-        report = bytearray(_REPORT_BYTES)
-        try:
-            fcntl.ioctl(self._descriptor, _RECEIVE, report)
-            identity, family, kind = read_report(report)
-            code, what, message = judge_socket(family, kind)
-            fcntl.ioctl(self._descriptor, _ANSWER, struct.pack("=QqiI", identity, 0, -code, 0))
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return  # whoever asked is gone
-            self.close()  # everybody is gone
-            return
-        self._refusals.refuse(what, deny(message, reason=Reason.NO_RULE_MATCHED))
+def judge_report(refused: Mapping[str, Any]) -> tuple[AuditRequest, Verdict]:
+    """Return what was asked, and why it was refused, of what the supervisor of a guest's filter tells."""
+    if "path" in refused:
+        path: str = refused["path"]
+        message = f"The unix socket {path} is of a service outside; guests reach their own only."
+        what = AuditRequest(method="CONNECT", scheme="unix", path=path)
+    else:
+        what, message = _judge_socket(*refused["socket"])
+    return what, deny(message, reason=Reason.NO_RULE_MATCHED)
 
 
-def read_report(report: bytes | bytearray) -> tuple[int, int, int]:
-    """Return (id of the report, family, type without flags) of a socket that was asked for."""
-    (identity,) = struct.unpack_from("=Q", report)
-    family, kind = struct.unpack_from("=QQ", report, 32)  # the first two arguments
-    return identity, family & 0xFFFFFFFF, kind & 0xF
-
-
-def judge_socket(family: int, kind: int) -> tuple[int, AuditRequest, str]:
-    """Return (errno, what was asked, the sentence for it) for a socket that is refused."""
+def _judge_socket(family: int, kind: int) -> tuple[AuditRequest, str]:
     if family in (AF_INET, AF_INET6):
         what = AuditRequest(method="SOCKET", scheme="raw")
-        return errno.EPERM, what, f"A socket of type {kind} makes packets by itself; guests have none."
+        return what, f"A socket of type {kind} makes packets by itself; guests have none."
     name = _FAMILIES.get(family, f"family-{family}")
     what = AuditRequest(method="SOCKET", scheme=name)
-    return errno.EAFNOSUPPORT, what, f"A socket of the family {name} leads around the gateway; guests have none."
+    return what, f"A socket of the family {name} leads around the gateway; guests have none."

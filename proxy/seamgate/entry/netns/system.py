@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,8 @@ _AMBIENT_CLEAR_ALL = 4
 # Source: linux/securebits.h
 _SECUREBITS = 0b1110_1111
 _CAPABILITY_VERSION = 0x20080522
+CAP_SYS_PTRACE: Final = 19
+"""To look into other processes of this user namespace and those in it, of whatever kind they are."""
 
 
 def _checked(result: int) -> int:
@@ -94,6 +97,11 @@ def forbid_inspection() -> None:
     _prctl(_SET_DUMPABLE, 0)
 
 
+def permit_inspection() -> None:
+    """Let a process that may trace this user's others trace this one."""
+    _prctl(_SET_DUMPABLE, 1)
+
+
 def forbid_new_privileges() -> None:
     """Let no program that is started from here on have more privileges than this process."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
@@ -103,11 +111,27 @@ class _Header(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
 
-def drop_capabilities() -> None:
-    """Give up every capability for good: also user id 0 gains none by starting a program."""
+def drop_capabilities(keep: int | None = None) -> None:
+    """Give up every capability for good, or all but one: also user id 0 gains none by starting a program."""
     for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
         _prctl(_CAPBSET_DROP, number)
     _prctl(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
     _prctl(_SET_SECUREBITS, _SECUREBITS)
-    nothing = ctypes.create_string_buffer(24)  # two of: effective, permitted, inheritable
-    _checked(_libc.capset(ctypes.byref(_Header(_CAPABILITY_VERSION, 0)), nothing))
+    kept = 0 if keep is None else 1 << keep  # those up to 31 are in the first of two words
+    sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)  # two of: effective, permitted, inheritable
+    _checked(_libc.capset(ctypes.byref(_Header(_CAPABILITY_VERSION, 0)), sets))
+
+
+def connect(descriptor: int, address: bytes) -> None:
+    """Connect a socket to an address in the kernel's own form, whatever it is (connect(2))."""
+    _checked(_libc.connect(descriptor, address, len(address)))
+
+
+def duplicate(process: int, descriptor: int) -> int:
+    """Return a duplicate of another process's descriptor (pidfd_getfd(2), Linux 5.6)."""
+    pidfd_getfd = 438  # the same on every architecture
+    handle = os.pidfd_open(process)
+    try:
+        return call(pidfd_getfd, handle, descriptor, 0)
+    finally:
+        os.close(handle)
