@@ -14,7 +14,7 @@ import msgspec
 
 from seamgate.streams import TlsStream
 from simulation.chance import some_bytes
-from simulation.guests2 import ask_streams, talk_in_socket
+from simulation.guests2 import ask_streams, talk_in_socket, talk_in_stream
 from simulation.network import Network
 from simulation.servers import SECRET, Ledger
 from support.line import Cut, Line
@@ -35,6 +35,8 @@ class Asked(msgspec.Struct):
         status: of the answer's head; 0: none came.
         reason: the denial's code, "" for an upstream's answer.
         body: of the answer, if `whole`.
+        on_stream: whether it went over HTTP/2.
+        is_call: whether it is one of gRPC, with its status in `trailers`.
         said, heard: messages in a WebSocket.
     """
 
@@ -48,6 +50,9 @@ class Asked(msgspec.Struct):
     reason: str = ""
     whole: bool = False
     answer: bytes = b""
+    on_stream: bool = False
+    is_call: bool = False
+    trailers: list[tuple[bytes, bytes]] = []
     said: list[str | bytes] = []
     heard: list[str | bytes] = []
 
@@ -98,6 +103,9 @@ class Guest:
             if how == "streams":
                 assert line.transport is not None
                 if line.transport.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
+                    if self._rng.random() < 0.3:
+                        await talk_in_stream(line, host, self._make(host, "/ws/", "GET"), self._rng)
+                        return
                     asked_all = [self._make(host) for _ in range(self._rng.choice((1, 1, 3, 8)))]
                     await ask_streams(line, host, asked_all, self._rng)
                     return
@@ -189,7 +197,7 @@ class Guest:
             await asyncio.sleep(rng.choice((1.0, 100.0)))
             line.go_on()
         if mood == "half":
-            await asyncio.sleep(rng.choice((0.0, 60.0)))
+            await asyncio.sleep(rng.choice((0.0, 60.0, 400.0)))
             return False
         if mood == "hasty":
             await asyncio.sleep(rng.choice((0.0, 0.01, 0.5)))

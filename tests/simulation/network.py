@@ -20,6 +20,8 @@ DatagramHandler = Callable[[bytes, Callable[[bytes, float], None]], None]
 """Called with a datagram and what sends one back after so many seconds."""
 
 _HIGH_BYTES = 64 * 1024
+ACCEPT_AGAIN_S = 1.0
+"""As asyncio.constants.ACCEPT_RETRY_DELAY."""
 
 
 class Weather:
@@ -361,6 +363,7 @@ class Network:
         dialled: every place that somebody connected to, in order.
         hidden: places that never answer a connection.
         exhausted: whether the gateway has no descriptor left.
+        unaccepted: how many connections it could not accept for that.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, roughness: float) -> None:
@@ -371,6 +374,7 @@ class Network:
         self.dialled: list[tuple[str, int]] = []
         self.hidden: set[tuple[str, int]] = set()
         self.exhausted = False
+        self.unaccepted = 0
         self.endpoints: list[Endpoint] = []
         self.sockets: list[DatagramSocket] = []
         self._roughness = roughness
@@ -387,9 +391,12 @@ class Network:
     async def connect(self, factory: Factory, host: str, port: int) -> tuple[Endpoint, Any]:
         """Open a connection."""
         self.dialled.append((host, port))
-        if self.exhausted and not host.startswith("127."):
+        to_gateway = host.startswith("127.")
+        if self.exhausted and not to_gateway:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.05)))
+        if to_gateway and self.exhausted:
+            await self._unaccepted()
         if (host, port) in self.hidden:
             await _never(self.loop)
         accept = self.listeners.get((host, port))
@@ -405,6 +412,14 @@ class Network:
         far.protocol.connection_made(far)
         near.protocol.connection_made(near)
         return near, near.protocol
+
+    async def _unaccepted(self) -> None:
+        """Accepting fails with EMFILE: asyncio leaves who comes in the backlog, uvloop accepts and closes."""
+        self.unaccepted += 1
+        if self.rng.random() < 0.5:
+            raise ConnectionResetError(104, "accepted and closed at once")
+        while self.exhausted:  # noqa: ASYNC110 - asyncio, too, tries again after a second
+            await asyncio.sleep(ACCEPT_AGAIN_S)
 
     def left(self) -> list[str]:
         """What is still open."""

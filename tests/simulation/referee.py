@@ -16,12 +16,20 @@ from simulation.guests import Asked, is_denial
 from simulation.servers import NAMES, SECRET
 from simulation.world import Outcome
 
+STANDING_STILL_S = 30.0
 REPEATABLE = ("GET", "HEAD", "PUT")
 
 
 def faults(outcome: Outcome) -> list[str]:
     """Return what is wrong, nothing if all holds."""
-    return [*_audit(outcome), *_killed(outcome), *_upstreams(outcome), *_guests(outcome), *_rest(outcome)]
+    return [
+        *_audit(outcome),
+        *_killed(outcome),
+        *_upstreams(outcome),
+        *_guests(outcome),
+        *_durations(outcome),
+        *_rest(outcome),
+    ]
 
 
 def _audit(outcome: Outcome) -> Iterator[str]:
@@ -49,7 +57,7 @@ def _audit(outcome: Outcome) -> Iterator[str]:
     for asked in _asked(outcome):
         if told[asked.name] > 1:
             yield f"{asked.name} has {told[asked.name]} terminal records"
-        nameless = asked.status in (400, 407, 503) or asked.reason in ("secret_leaving", "guest_timeout")
+        nameless = asked.status in (400, 407, 503) or asked.reason in ("secret_leaving", "guest_timeout", "bad_path")
         if asked.status and not told[asked.name] and not nameless:
             yield f"{asked.name} was answered with {asked.status} {asked.reason} and has no record"
 
@@ -124,11 +132,42 @@ def _guests(outcome: Outcome) -> Iterator[str]:
             yield f"{asked.name}: the guest heard other messages than the upstream said"
         if not asked.whole or asked.method == "HEAD":
             continue
-        if asked.reason:
+        if asked.is_call:
+            yield from _call(outcome, asked)
+        elif asked.reason:
             if not is_denial(asked.answer):
                 yield f"{asked.name}: a denial without its body"
         elif asked.status == 200 and asked.answer not in outcome.ledger.whole[asked.name]:
             yield f"{asked.name}: the guest took {len(asked.answer)} bytes for a whole answer that no upstream gave"
+
+
+def _call(outcome: Outcome, asked: Asked) -> Iterator[str]:
+    """A call of gRPC that was denied says so as a status; one that was answered has the upstream's status."""
+    status = dict(asked.trailers).get(b"grpc-status")
+    if asked.reason and (asked.answer or status in (None, b"0")):
+        yield f"{asked.name}: a call was denied for {asked.reason}, with {asked.trailers} and {len(asked.answer)} bytes"
+    ledger = outcome.ledger
+    if not asked.reason and asked.status == 200:
+        if asked.answer not in ledger.whole[asked.name]:
+            yield f"{asked.name}: the guest took {len(asked.answer)} bytes for a whole answer that no upstream gave"
+        said = ledger.trailers[asked.name]
+        if said and asked.trailers not in said:
+            yield f"{asked.name}: the guest got the trailers {asked.trailers}, the upstream said {said}"
+
+
+def _durations(outcome: Outcome) -> Iterator[str]:
+    """No request lasts longer than its limits permit, whoever stalls; a WebSocket lasts as long as both sides talk.
+
+    Each way of a connection stalls once at most, and a guest pauses once in a body: so two silences in the body, two
+    in the answer, and one of a guest that does not read it. What stands still with the whole loop (a slow disk, a
+    plugin) is on top.
+    """
+    limits, pool = outcome.gateway.config.limits, outcome.gateway.config.pool
+    within_s = 2 * limits.body_timeout_s + limits.resolve_timeout_s + limits.credential_timeout_s + pool.queue_timeout_s
+    within_s += 2 * limits.connect_timeout_s + 2 * limits.response_timeout_s + limits.idle_timeout_s + STANDING_STILL_S
+    for record in outcome.records:
+        if record.kind == "request" and record.websocket is None and (record.duration_ms or 0.0) > within_s * 1000:
+            yield f"{_name(record)} took {record.duration_ms} ms; its limits permit {within_s} s"
 
 
 def _rest(outcome: Outcome) -> Iterator[str]:

@@ -6,12 +6,15 @@ The first thing that it does is to replace the clocks; the gateway's modules are
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import gc
 import hashlib
 import json
 import logging
 import os
 import sys
+from collections import Counter
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -43,13 +46,15 @@ def main() -> int:
     seeds = range(options.seed, options.seed + options.runs)
     jobs = min(options.jobs or os.cpu_count() or 1, options.runs)
     with Folder() as folder:
-        simulate(0, folder)  # imports what is imported late: once, and not in each process
+        with contextlib.suppress(Exception):  # it only imports what is imported late: once, and not in each process
+            simulate(0, folder)
         gc.collect()
         gc.freeze()
         started = real_clock()
         counts = _in_processes(seeds, jobs, folder, options.trace)
     took_s = real_clock() - started
     rate = f"{took_s:.1f} s, {counts.runs / took_s:.0f} a second"
+    print("met: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.met.items())))
     print(f"{counts.runs} simulations, {counts.requests} requests, {counts.failed} failed, {rate}")
     return 1 if counts.failed or counts.runs < options.runs else 0
 
@@ -60,6 +65,12 @@ class Counts(NamedTuple):
     runs: int
     requests: int
     failed: int
+    met: dict[str, int] = {}
+
+    def __add__(self, other: Any) -> Counts:
+        """Both together."""
+        met = {name: self.met.get(name, 0) + other.met.get(name, 0) for name in {**self.met, **other.met}}
+        return Counts(self.runs + other.runs, self.requests + other.requests, self.failed + other.failed, met)
 
 
 def _in_processes(seeds: range, jobs: int, folder: Any, trace: bool) -> Counts:
@@ -74,7 +85,7 @@ def _in_processes(seeds: range, jobs: int, folder: Any, trace: bool) -> Counts:
         os.waitpid(pid, 0)
         if text:
             counts[place] = Counts(*json.loads(text))
-    return Counts(*(sum(column) for column in zip(*counts, strict=True)))
+    return functools.reduce(Counts.__add__, counts)
 
 
 def _child(seeds: range, folder: Any, trace: bool) -> tuple[int, int]:
@@ -95,10 +106,12 @@ def _child(seeds: range, folder: Any, trace: bool) -> tuple[int, int]:
 
 
 def _run_all(seeds: range, folder: Any, trace: bool) -> Counts:
+    from simulation.met import met
     from simulation.referee import faults
     from simulation.world import simulate
 
     runs = requests = failed = 0
+    found_in: Counter[str] = Counter()
     gc.disable()
     for seed in seeds:
         runs += 1
@@ -108,6 +121,7 @@ def _run_all(seeds: range, folder: Any, trace: bool) -> Counts:
             outcome = simulate(seed, folder)
             found = faults(outcome)
             requests += outcome.gateway.seam.requests_total
+            found_in += met(outcome)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's
             outcome, found = None, [f"{type(error).__name__}: {error}"]
         if trace and outcome is not None:
@@ -118,7 +132,7 @@ def _run_all(seeds: range, folder: Any, trace: bool) -> Counts:
             _say("\n  ".join(said))
         if failed >= GIVE_UP_AFTER:
             break
-    return Counts(runs, requests, failed)
+    return Counts(runs, requests, failed, found_in)
 
 
 def _say(text: str) -> None:

@@ -20,6 +20,7 @@ from seamgate.streams import TlsStream
 from simulation.chance import some_bytes, upstream_context
 from simulation.network import Network
 from simulation.servers2 import StreamServer, serve_socket
+from support.http2_upstream import Fields
 from support.line import Cut, Line
 
 SECRET = "sk-live-4f9a7c1be23d58a60e917b3d"
@@ -48,7 +49,9 @@ class Ledger:
         heads: (connection, request's name, method) in order.
         bodies: name -> each whole body that came.
         whole: name -> bodies that a guest may take for whole.
+        trailers: name -> those behind each whole body that had some.
         said, heard: name -> messages in its WebSocket.
+        streams: how many requests came over HTTP/2.
         keyed: names of requests that came with the credential.
         on_keyed: called when one has come.
     """
@@ -57,8 +60,10 @@ class Ledger:
         self.heads: list[tuple[int, str, str]] = []
         self.bodies: defaultdict[str, list[bytes]] = defaultdict(list)
         self.whole: defaultdict[str, list[bytes]] = defaultdict(list)
+        self.trailers: defaultdict[str, list[Fields]] = defaultdict(list)
         self.said: defaultdict[str, list[str | bytes]] = defaultdict(list)
         self.heard: defaultdict[str, list[str | bytes]] = defaultdict(list)
+        self.streams = 0
         self.keyed: set[str] = set()
         self.on_keyed: Callable[[], None] = lambda: None
         self.received = bytearray()
@@ -84,6 +89,7 @@ class Upstreams:
         self._network, self._rng, self.ledger, self._lying = network, rng, ledger, lying
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines: list[Line] = []
+        self._takes_sockets = rng.random() < 0.7
         self._alpn = rng.choice((("http/1.1",), ("h2", "http/1.1"), ("h2", "http/1.1")))
         for name, address in (*NAMES.items(), *MOVED.items()):
             network.listen(self._plain, address, 80)
@@ -118,7 +124,8 @@ class Upstreams:
     async def _serve(self, line: Line, number: int) -> None:
         try:
             if _speaks_streams(line):
-                await StreamServer(line, number, self._rng, self.ledger, self._lying).serve()
+                streams = StreamServer(line, number, self._rng, self.ledger, self._lying)
+                await streams.serve(takes_sockets=self._takes_sockets)
                 return
             h = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
             while await self._exchange(line, number, h) and h.our_state is h11.DONE and h.their_state is h11.DONE:
@@ -263,6 +270,7 @@ class NameServer:
 
     Attributes:
         asked: every name that it was asked for.
+        moves: how often the names got other addresses.
         dead: whether nobody listens; then a query is refused.
     """
 
@@ -270,6 +278,7 @@ class NameServer:
         self._network, self._rng, self._failing = network, rng, failing
         self._places = NAMES
         self.asked: list[str] = []
+        self.moves = 0
         self.revive()
 
     def revive(self) -> None:
@@ -282,6 +291,7 @@ class NameServer:
 
     def move(self) -> None:
         """All names get other addresses."""
+        self.moves += 1
         self._places = MOVED if self._places is NAMES else NAMES
 
     def _answer(self, data: bytes, send: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ from wsproto import ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from seamgate.grpc import is_grpc
 from seamgate.protocol.websocket_handshake import accept_of
 from simulation.chance import some_bytes
 from support.http2_upstream import Fields, Link, Talk2
 from support.line import Cut, Line
 from support.websocket import Peer, open_frames
+from support.websocket2 import UpstreamStream
 
 if TYPE_CHECKING:
     from simulation.servers import Ledger
@@ -32,6 +35,11 @@ LYING = (
 _SETTINGS = h2.settings.SettingCodes
 
 
+def name_of(target: str) -> str:
+    """Return the name of the request with this target."""
+    return target.rpartition("/")[2].partition("?")[0]
+
+
 class StreamServer:
     """One connection of HTTP/2, each stream answered by itself."""
 
@@ -42,12 +50,14 @@ class StreamServer:
             int(_SETTINGS.MAX_CONCURRENT_STREAMS): rng.choice((1, 5, 100)),
             int(_SETTINGS.INITIAL_WINDOW_SIZE): rng.choice((0, 2000, 65535, 1 << 20)),
         }
-        self._link = Link(line, number, settings)
+        self._settings = settings
+        self._begun, self._gone = 0, False  # the last stream that was begun; whether that was said
         self._starved = settings[int(_SETTINGS.INITIAL_WINDOW_SIZE)] == 0
 
-    async def serve(self) -> None:
-        """Serve until the gateway, the network or a lie ends it."""
-        link = self._link
+    async def serve(self, *, takes_sockets: bool) -> None:
+        """Serve until the gateway, the network or a lie ends it; WebSockets too, if it says so (RFC 8441 3)."""
+        sockets = {int(_SETTINGS.ENABLE_CONNECT_PROTOCOL): 1} if takes_sockets else {}
+        link = self._link = Link(self._line, self._number, {**self._settings, **sockets})
         link.h.initiate_connection()
         await link.flush()
         if self._starved:
@@ -73,8 +83,9 @@ class StreamServer:
     async def _feed(self) -> None:
         """Open the windows of streams late."""
         await asyncio.sleep(self._rng.choice((0.01, 3.0)))
-        self._link.h.update_settings({_SETTINGS.INITIAL_WINDOW_SIZE: 65535})
-        await self._link.flush()
+        with contextlib.suppress(Cut, h2.exceptions.ProtocolError):  # it may be over by then
+            self._link.h.update_settings({_SETTINGS.INITIAL_WINDOW_SIZE: 65535})
+            await self._link.flush()
 
     def _on_event(self, event: Any) -> None:
         link, stream = self._link, getattr(event, "stream_id", None)
@@ -88,12 +99,19 @@ class StreamServer:
     async def _talk(self, talk: Talk2) -> None:
         rng, ledger = self._rng, self._ledger
         how = rng.choice(LYING) if rng.random() < self._lying else rng.choice(HONEST)
-        name = talk.target.rpartition("/")[2].partition("?")[0]
+        name = name_of(talk.target)
         if how in ("refuses", "goes away at once"):
             await self._lie(talk, how, b"")  # unprocessed: it may come again (RFC 9113 8.7)
             return
+        if self._gone:
+            return  # it said that it begins nothing more
+        self._begun = max(self._begun, talk.stream)
+        ledger.streams += 1
         ledger.note(self._number, name, talk.method, talk.headers)
         try:
+            if talk.method == "CONNECT":
+                await self._take_socket(talk, name)
+                return
             if how != "early":
                 ledger.bodies[name].append(await talk.body())
             await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 1.0)))
@@ -110,7 +128,24 @@ class StreamServer:
         except (Cut, h2.exceptions.ProtocolError, KeyError):
             pass  # the gateway gave the stream up, or the connection is over
 
+    async def _take_socket(self, talk: Talk2, name: str) -> None:
+        if self._rng.random() < 0.1:
+            await talk.respond(403)
+            return
+        await talk.begin(200)
+        line: Any = UpstreamStream(talk)
+        try:
+            await _talk_in_frames(line, b"\r\n", b"", name, self._ledger, self._rng, self._lying)
+        finally:
+            if self._rng.random() < 0.8:
+                line.close()
+            else:
+                line.cut()
+
     async def _answer(self, talk: Talk2, how: str, body: bytes) -> None:
+        if is_grpc(tuple(talk.headers)):
+            await self._answer_call(talk, body)
+            return
         length: Fields = [(b"content-length", b"%d" % len(body))]
         if how == "informed":
             talk.link.h.send_headers(talk.stream, [(b":status", b"103"), (b"link", b"</x>")])
@@ -123,10 +158,25 @@ class StreamServer:
             await asyncio.sleep(self._rng.choice((0.0, 0.5)))
             await talk.data(body[half:], ended=how == "pieces")
             if how == "trailers":
-                await talk.finish([(b"x-late", b"1")])
+                await self._finish(talk, [(b"x-late", b"1")])
         else:
             await talk.begin(200, length)
             await talk.data(body, ended=True)
+
+    async def _answer_call(self, talk: Talk2, message: bytes) -> None:
+        """Answer a call of gRPC: its status comes in trailers, or in the only head."""
+        kind: Fields = [(b"content-type", b"application/grpc")]
+        status: Fields = [(b"grpc-status", self._rng.choice((b"0", b"0", b"5"))), (b"grpc-message", b"said%20so")]
+        if not message:
+            await talk.begin(200, kind + status, ended=True)
+            return
+        await talk.begin(200, kind)
+        await talk.data(message)
+        await self._finish(talk, status)
+
+    async def _finish(self, talk: Talk2, trailers: Fields) -> None:
+        self._ledger.trailers[name_of(talk.target)].append(trailers)
+        await talk.finish(trailers)
 
     async def _lie(self, talk: Talk2, how: str, body: bytes) -> None:
         """What is no whole answer, whatever the guest is told."""
@@ -146,8 +196,11 @@ class StreamServer:
         elif how == "stalls":
             await talk.given_up()
         elif how in ("goes away", "goes away at once"):
-            last = talk.stream if how == "goes away" else max(0, talk.stream - 2)
-            link.h.close_connection(codes.NO_ERROR, last_stream_id=last)
+            if how == "goes away at once" and talk.stream < self._begun:
+                await talk.give_up(codes.REFUSED_STREAM)  # no GOAWAY says that of one, and not of a later one
+                return
+            self._gone = True
+            link.h.close_connection(codes.NO_ERROR, last_stream_id=self._begun)
             await link.flush()
             link.line.close()
         elif how == "longer":
@@ -169,12 +222,19 @@ async def serve_socket(line: Line, request: Any, name: str, ledger: Ledger, rng:
     key = next(value for field, value in request.headers if field == b"sec-websocket-key")
     head = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: "
     head += accept_of(key) + b"\r\n\r\n"
-    peer = Peer(line, open_frames(ConnectionType.SERVER, head))
+    await _talk_in_frames(line, head, head, name, ledger, rng, lying)
+
+
+async def _talk_in_frames(
+    line: Line, agreed: bytes, sent_first: bytes, name: str, ledger: Ledger, rng: random.Random, lying: float
+) -> None:
+    """Talk in a WebSocket whose head is this; raises Cut."""
+    peer = Peer(line, open_frames(ConnectionType.SERVER, agreed))
     said = ledger.said[name]
     lies = rng.random() < lying
     early = [f"early {number}" for number in range(rng.choice((0, 0, 1, 3)))]
     said += early
-    await line.send(head + b"".join(peer.frames.send(TextMessage(data=text)) for text in early))
+    await line.send(sent_first + b"".join(peer.frames.send(TextMessage(data=text)) for text in early))
     try:
         for _ in range(rng.randint(1, 6) if lies else 1000):
             event = await peer.event()

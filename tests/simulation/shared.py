@@ -172,7 +172,7 @@ class Folder:
     def config(self, rng: random.Random, journal: Path, turn: int, *, broken: bool = False) -> Config:
         """Dice a configuration."""
         base, change = self.base, msgspec.structs.replace
-        versions = rng.choice(((False, False), (False, False), (True, False), (False, True), (True, True)))
+        versions = rng.choice(((False, False), (True, False), (False, True), (True, True), (True, True)))
         return change(
             base,
             policies=(str(self.policy(turn, rng.randrange(ORDERS), broken=broken)),),

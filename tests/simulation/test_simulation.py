@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from simulation.met import KINDS
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,14 +32,22 @@ def run(*options: str) -> str:
 
 
 def test_no_schedule_of_faults_breaks_an_invariant() -> None:
-    """HTTP/1.1, HTTP/2, WebSockets: one record each, a chain that verifies, nothing denied upstream, no leak."""
-    assert "2000 simulations" in run("--seed", "1", "--runs", "2000", "--jobs", "0")
+    """HTTP/1.1, HTTP/2, WebSockets over both, gRPC: one record each, a chain that verifies, nothing denied upstream.
+
+    And each kind of thing that is to be looked at was there.
+    """
+    said = run("--seed", "1", "--runs", "2000", "--jobs", "0")
+    assert "2000 simulations" in said
+    met = re.search("^met: (.*)$", said, re.MULTILINE)
+    assert met is not None
+    counts = {name: int(count) for count, _, name in (each.partition(" ") for each in met[1].split(", "))}
+    assert {name: count for name, count in counts.items() if count >= 10}.keys() == set(KINDS), counts
 
 
 def test_the_same_seed_is_the_same_run() -> None:
     """So that a seed that fails can be looked at: alone it decides, to the last millisecond, what it did among many."""
-    many = run("--seed", "500", "--runs", "300", "--jobs", "2", "--trace").splitlines()[:-1]
-    alone = run("--seed", "785", "--runs", "15", "--trace").splitlines()[:-1]
+    many = run("--seed", "500", "--runs", "300", "--jobs", "2", "--trace").splitlines()[:-2]
+    alone = run("--seed", "785", "--runs", "15", "--trace").splitlines()[:-2]
     assert set(alone) <= set(many) and len(set(many)) == 300 and len(alone) == 15
 
 
@@ -67,12 +78,19 @@ def later(self, records):
         self.append(record)
 Journal.begin_all = later
 """,
+    "its limits permit": """
+from seamgate.upstream.pool import SessionPool
+init = SessionPool.__init__
+def patient(self, *arguments, response_timeout_s, **more):
+    init(self, *arguments, response_timeout_s=10 * response_timeout_s, **more)
+SessionPool.__init__ = patient
+""",
 }
 
 
 @pytest.mark.parametrize("found", FAULTS)
 def test_a_planted_fault_is_found_and_names_its_seed(found: str) -> None:
-    """A gateway that forgets each fortieth record, or writes nothing ahead: the referee is no ornament."""
+    """A gateway that forgets each fortieth record, writes nothing ahead, or waits on: the referee is no ornament."""
     done = start("-c", _PLANTED.replace("FAULT", FAULTS[found]))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "fails; again with: make simulate SEED=" in done.stdout and found in done.stdout

@@ -37,7 +37,7 @@ LONGEST_S = 20_000.0
 """Virtual seconds after which something hangs: the longest of all time limits is 60 s."""
 GUESTS = (1, 1, 1, 2, 2, 3, 5)
 """How many there are: mostly few, since what one of them does amiss needs no others, and some faults need a crowd."""
-SECURED_PART = 0.3
+SECURED_PART = 0.4
 """Of the schedules, with TLS on the guests' side, which costs more than all the rest."""
 
 
