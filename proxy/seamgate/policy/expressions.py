@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-import cel
-
 from seamgate.hints import closest
+from seamgate.policy.cel_library import cel
 from seamgate.policy.folding import fold_text
 from seamgate.policy.syntax import explain_syntax
 
