@@ -292,7 +292,10 @@ class Resolver:
 
     async def _ask_families(self, name: str) -> list[FamilyAnswer]:
         """Ask for each family in parallel; once one settles the matter, the others get little more time."""
-        tasks = [asyncio.ensure_future(self._ask_servers(name, kind)) for kind in self._record_types()]
+        kinds = self._record_types()
+        if len(kinds) == 1:
+            return [await self._ask_servers(name, kinds[0])]
+        tasks = [asyncio.ensure_future(self._ask_servers(name, kind)) for kind in kinds]
         try:
             done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             while waiting and not any(task.result().outcome in _SETTLES for task in done):
