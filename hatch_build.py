@@ -56,6 +56,7 @@ COMPILED = (
     "seamgate/protocol/http2_sending.py",
     "seamgate/protocol/whole.py",
     "seamgate/seam.py",
+    "seamgate/sides.py",
     "seamgate/streams.py",
     "seamgate/upload.py",
     "seamgate/upstream/destination.py",

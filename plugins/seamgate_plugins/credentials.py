@@ -35,6 +35,7 @@ from seamgate.errors import ConfigError
 from seamgate.flow import BodyState, Target
 from seamgate.headers import Headers
 
+_RESPONSE = Direction.RESPONSE  # asked for each answer; as a name of the enumeration it is a slow look-up
 _HOSTS_REMEMBERED = 4096
 """Redaction sets kept by host. Beyond it all are forgotten: only wildcard bindings get there."""
 
@@ -217,7 +218,7 @@ class CredentialsPlugin:
 
         A body that was read to be judged was searched then, as a whole.
         """
-        if direction is not Direction.RESPONSE:
+        if direction is not _RESPONSE:
             if response is not None:
                 return MessageGuard(self._scanner)
             unread = request.body is None and request.body_state is not BodyState.ABSENT

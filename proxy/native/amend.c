@@ -1,4 +1,5 @@
-/* amend: a header list with fields set and removed. The twin of `headers.apply_amendment`. */
+/* What is asked of header lists: `amend` sets and removes fields, `any_named` looks for names. The twins of
+ * `headers.apply_amendment` and `headers.any_named`. */
 #include "native.h"
 
 #include <stdbool.h>
@@ -68,4 +69,20 @@ PyObject *seamgate_amend(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
     for (Py_ssize_t i = 0; i < more; i++)
         PyTuple_SET_ITEM(result, count + i, Py_NewRef(PyTuple_GET_ITEM(args[1], i)));
     return result;
+}
+
+PyObject *seamgate_any_named(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
+{
+    static const char wrong[] = "any_named takes a tuple of pairs of bytes, and a frozenset of names";
+    if (given != 2 || !PyTuple_Check(args[0]) || !PyFrozenSet_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, wrong);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[0]); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(args[0], i);
+        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2)
+            return PyErr_Format(PyExc_TypeError, wrong);
+        int found = PySet_Contains(args[1], PyTuple_GET_ITEM(pair, 0));
+        if (found)
+            return found < 0 ? NULL : Py_NewRef(Py_True);
+    }
+    Py_RETURN_FALSE;
 }

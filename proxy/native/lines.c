@@ -80,6 +80,43 @@ static void put_number(Out *out, uint64_t number)
 
 static const bool escaped[256] = {[0 ... 31] = true, ['"'] = true, ['\\'] = true};
 
+/* Whether one of eight bytes may be escaped. Of each byte only the top bit is set or not: for one below 0x20, and for
+ * one that equals a quote or a backslash, which is 0 after the exclusive or. */
+static inline bool any_escaped(uint64_t eight)
+{
+    const uint64_t ones = 0x0101010101010101, tops = 0x8080808080808080;
+    uint64_t quote = eight ^ ones * '"', backslash = eight ^ ones * '\\';
+    return (((eight - ones * 0x20) & ~eight) | ((quote - ones) & ~quote) | ((backslash - ones) & ~backslash)) & tops;
+}
+
+static inline uint64_t eight_at(const char *bytes)
+{
+    uint64_t eight;
+    memcpy(&eight, bytes, sizeof eight);
+    return eight;
+}
+
+/* Whether nothing in a text is escaped, eight bytes at once; the last eight, or both halves of fewer, may overlap. */
+static inline bool is_plain(const char *bytes, Py_ssize_t size)
+{
+    if (size >= 8) {
+        for (Py_ssize_t at = 0; at + 8 < size; at += 8)
+            if (any_escaped(eight_at(bytes + at)))
+                return false;
+        return !any_escaped(eight_at(bytes + size - 8));
+    }
+    if (size >= 4) {
+        uint32_t first, last;
+        memcpy(&first, bytes, sizeof first);
+        memcpy(&last, bytes + size - 4, sizeof last);
+        return !any_escaped((uint64_t)first << 32 | last);
+    }
+    for (Py_ssize_t at = 0; at < size; at++)
+        if (escaped[(uint8_t)bytes[at]])
+            return false;
+    return true;
+}
+
 /* A character that may not stand as it is: by a backslash, by a letter of its own, or by its number. */
 static char *put_escape(char *to, uint8_t byte)
 {
@@ -102,24 +139,30 @@ static char *put_escape(char *to, uint8_t byte)
 static bool put_text(Out *out, PyObject *text)
 {
     Py_ssize_t size;
-    const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
-    if (!bytes) {
+    const char *bytes;
+    if (PyUnicode_IS_COMPACT_ASCII(text)) {
+        bytes = PyUnicode_DATA(text);
+        size = PyUnicode_GET_LENGTH(text);
+    } else if (!(bytes = PyUnicode_AsUTF8AndSize(text, &size))) {
         PyErr_Clear(); /* a lone surrogate */
         return false;
     }
-    reserve(out, 6 * size + 2);
+    size_t most = 6 * size + 2;
+    if (out->size + most > out->room)
+        reserve(out, most);
     if (out->failed)
         return true;
     char *to = out->bytes + out->size;
     *to++ = '"';
-    for (Py_ssize_t at = 0; at < size;) {
-        Py_ssize_t plain = at;
-        while (at < size && !escaped[(uint8_t)bytes[at]])
-            at++;
-        memcpy(to, bytes + plain, at - plain);
-        to += at - plain;
-        if (at < size)
-            to = put_escape(to, bytes[at++]);
+    if (is_plain(bytes, size)) {
+        memcpy(to, bytes, size);
+        to += size;
+    } else {
+        for (Py_ssize_t at = 0; at < size; at++)
+            if (escaped[(uint8_t)bytes[at]])
+                to = put_escape(to, bytes[at]);
+            else
+                *to++ = bytes[at];
     }
     *to++ = '"';
     out->size = to - out->bytes;

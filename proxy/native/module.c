@@ -41,6 +41,8 @@ static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {Py_mod_exec, add_s
 static PyMethodDef functions[] = {
     {"amend", (PyCFunction)(void (*)(void))seamgate_amend, METH_FASTCALL,
      "amend(headers, set_headers, removed)\n\nThe fields without those removed or set, then those set."},
+    {"any_named", (PyCFunction)(void (*)(void))seamgate_any_named, METH_FASTCALL,
+     "any_named(headers, names) -> bool\n\nWhether the name of any field is one of these."},
     {"plain_path", seamgate_plain_path, METH_O,
      "plain_path(text: str) -> bool\n\nWhether a path is canonical and holds no escape."},
     {0},

@@ -13,8 +13,10 @@ extern PyType_Spec seamgate_fields_spec;  /* heads.c */
 extern PyType_Spec seamgate_needles_spec; /* search.c */
 extern PyType_Spec seamgate_lines_spec;   /* lines.c */
 
-/* `amend(headers, set_headers, removed) -> headers`, `plain_path(text: str) -> bool`. */
+/* `amend(headers, set_headers, removed) -> headers`, `any_named(headers, names) -> bool`,
+ * `plain_path(text: str) -> bool`. */
 PyObject *seamgate_amend(PyObject *module, PyObject *const *args, Py_ssize_t given);
+PyObject *seamgate_any_named(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *seamgate_plain_path(PyObject *module, PyObject *text);
 
 /* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` can be had. */

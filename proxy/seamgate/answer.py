@@ -16,6 +16,7 @@ from seamgate.credentials.probing import Probes
 from seamgate.credentials.redaction import RedactionSet, Redactor
 from seamgate.filters import Filters, open_response_filters
 from seamgate.flow import Guest, Headers, Request, Response, Step, Supply
+from seamgate.headers import any_named
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline
 from seamgate.protocol.heads import CHUNKED, ResponseHead
@@ -26,13 +27,14 @@ from seamgate.verdict import Verdict
 FLUSH_AFTER_S: Final = 0.05
 """After this pause inspectors give out what they hold, so that an event stream never waits for its next event."""
 _RANGE: Final = b"range"
+_Response: Final = Response  # an imported name is looked up each time
 # Alt-Svc would lead the guest past the gateway; the others are the gateway's own words.
 NOT_FOR_GUESTS: Final = frozenset((b"alt-svc", b"proxy-status", b"x-seamgate-reason", b"x-seamgate-rule"))
 
 
 def for_guests(headers: Headers) -> Headers:
     """Return the fields of a head or of trailers that an upstream may say to a guest."""
-    if any(name in NOT_FOR_GUESTS for name, _ in headers):
+    if any_named(headers, NOT_FOR_GUESTS):
         return tuple([pair for pair in headers if pair[0] not in NOT_FOR_GUESTS])
     return headers
 
@@ -104,33 +106,34 @@ class Answer:
         Raises:
             SeamgateError: a plugin failed, the coding is not known, or it is a part, which nobody may ask for.
         """
-        request, headers = self._request, for_guests(head.headers)
+        status, given, body = head.status, head.headers, head.body
+        request, headers = self._request, for_guests(given)
         # Whatever plugin supplied them: what went out with this request does not come back.
         own = redactors_of(self._secrets, pipeline.probes, request.guest)
         self._filters, response = open_response_filters(
             pipeline,
             request,
-            Response(head.status, headers),
+            _Response(status, headers),
             verdict,
             steps,
             own,
             self._budget_s,
-            bodiless=head.body == 0,
+            bodiless=body == 0,
         )
         filters = self._filters
         if verdict.inspect or _ranges_are_off(supplies) or (filters is not None and filters.need_whole):
-            check_not_partial(head.status, head.headers)
+            check_not_partial(status, given)
         if filters is not None:
-            check_coding(head.status, headers)
+            check_coding(status, headers)
         denial = pipeline.judge_response(request, response, steps)
         if denial is not None:
             return denial
-        self.status = head.status
+        self.status = status
         self._headers = response.headers
-        if head.body == 0:
+        if body == 0:
             self._send_head(self._length_without_body(head))
-        elif head.body > 0 and self._filters is None:
-            self._send_head(head.body)
+        elif body > 0 and self._filters is None:
+            self._send_head(body)
         else:
             self._waiting = []
         return None
@@ -163,7 +166,7 @@ class Answer:
 
     def close(self) -> None:
         """Nothing more will come. Lets go of the exchange, which holds this answer: no cycle is left to a collector."""
-        self._guarded = _nothing
+        self._guarded = _NOTHING
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -214,3 +217,6 @@ class Answer:
 
 def _nothing(_: object) -> None:
     """What is left to call after `close`."""
+
+
+_NOTHING: Final[Callable[[object], None]] = _nothing

@@ -42,6 +42,7 @@ _DENIED: Final = Decision.DENY
 _BEGIN: Final = AuditKind.BEGIN
 _REQUEST: Final = AuditKind.REQUEST
 _COMPLETE: Final = Outcome.COMPLETE
+_Bytes: Final = AuditBytes
 _PENDING: Final = BodyState.PENDING
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
@@ -122,7 +123,7 @@ class Exchange(Approach):
         request, seam = self.request, self._seam
         headers = request.headers
         if self._upload.length:  # before the credentials go in, which no inspector may see
-            budget_s = seam.limits.plugin_budget_s
+            budget_s = seam.plugin_budget_s
             filters, headers = open_request_filters(
                 self._pipeline, request, self._facts.verdict, self._facts.steps, budget_s
             )
@@ -210,7 +211,7 @@ class Exchange(Approach):
         secrets: tuple[tuple[str, bytes], ...] = ()
         if self._pipeline.redacts_supplies and self._facts.supplies:
             secrets = tuple([(each.credential, value) for each in self._facts.supplies for value in each.secrets])
-        budget_s = self._seam.limits.plugin_budget_s
+        budget_s = self._seam.plugin_budget_s
         answer = self._answer = Answer(budget_s, self._guest, self.request, secrets, self.guarded)
         denial = answer.begin(head, self._pipeline, self._facts.verdict, self._facts.supplies, self._facts.steps)
         if denial is not None:
@@ -355,5 +356,5 @@ class Exchange(Approach):
         passed: AuditBytes | None = None
         if outcome is not None:
             answer = self._answer
-            passed = AuditBytes(self._upload.body_bytes, 0 if answer is None else answer.body_bytes)
+            passed = _Bytes(self._upload.body_bytes, 0 if answer is None else answer.body_bytes)
         return self._facts.record(self._seam, self.request, self._pipeline.generation, kind, outcome, passed)

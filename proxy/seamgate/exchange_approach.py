@@ -32,9 +32,12 @@ from seamgate.waiting import Waiting
 
 NOTHING: Final[tuple[Headers, str | None]] = ((), None)
 """What goes out while nothing is ready to."""
-# A member of an enumeration costs a look-up in its class and its base classes each time: these are asked for often.
+# A member of an enumeration costs a look-up in its class and its base classes each time, an imported name one in the
+# module: these are asked for often.
 _ALLOW: Final = Effect.ALLOW
 _PENDING: Final = BodyState.PENDING
+_Upstream: Final = AuditUpstream
+_Supply: Final = Supply
 _RESOLVE_FAILED: Final = Reason.RESOLVE_FAILED
 _TIMED_OUT: Final = Reason.UPSTREAM_TIMEOUT
 
@@ -135,7 +138,7 @@ class Approach:
         limits = self._facts.verdict.limits
         limit = limits.request_body_bytes if limits is not None else None
         if limit is None:
-            limit = self._seam.limits.request_body_bytes
+            limit = self._seam.request_body_bytes
         if limit is None or max(self._upload.length, self._upload.body_bytes) <= limit:
             return False
         self.refuse(deny(f"the request body is longer than {limit} bytes", reason=Reason.BODY_TOO_LARGE))
@@ -175,7 +178,7 @@ class Approach:
         while self._to_supply:
             name = self._to_supply[0]
             found = self._pipeline.supply_credential(self.request, name, self._facts.steps)
-            if found is not None and not isinstance(found, Supply):
+            if found is not None and type(found) is not _Supply:
                 self._waiting.then(
                     found, self._supplied, self._seam.limits.credential_timeout_s, Reason.CREDENTIAL_UNAVAILABLE
                 )
@@ -202,7 +205,7 @@ class Approach:
             self._resolved(known)
         else:
             found = self._pipeline.resolve_name(target.host, self._facts.steps)
-            self._waiting.then(found, self._resolved, self._seam.limits.resolve_timeout_s, _RESOLVE_FAILED)
+            self._waiting.then(found, self._resolved, self._seam.resolve_timeout_s, _RESOLVE_FAILED)
 
     def _resolved(self, resolution: Resolution | None) -> None:
         """Check every address, then take a session to one of them."""
@@ -219,12 +222,11 @@ class Approach:
         found = self._seam.pool.acquire(
             request.target, self._addresses, request.guest, self._pipeline.generation, fresh=fresh
         )
-        patience_s = self._seam.pool.queue_timeout_s + self._seam.limits.connect_timeout_s * 2
-        self._waiting.then(found, self._got_session, patience_s, _TIMED_OUT)
+        self._waiting.then(found, self._got_session, self._seam.session_patience_s, _TIMED_OUT)
 
     def _got_session(self, session: UpstreamSide) -> None:
         self._session = session
-        self._facts.session = AuditUpstream(session.address, session.id, session.reused)
+        self._facts.session = _Upstream(session.address, session.id, session.reused)
         if not session.reused:
             self._seam.opened(self.request.guest, self.request.target, session.address)
         self._send()

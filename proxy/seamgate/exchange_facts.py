@@ -23,6 +23,7 @@ _ALLOWED: Final = Decision.ALLOW
 _DENIED: Final = Decision.DENY
 _NO_REASON: Final = Reason.ALLOWED
 _Record: Final = AuditRecord
+_NO_OPINION: Final = NO_OPINION
 _monotonic: Final = monotonic
 _guest_part: Final = guest_part
 # How what was allowed may end without our having refused it after all.
@@ -53,7 +54,7 @@ class Facts:
     def __init__(self, entry: str) -> None:
         self.entry = entry
         self.started = _monotonic()
-        self.verdict: Verdict = NO_OPINION
+        self.verdict: Verdict = _NO_OPINION
         self.ending: Verdict | None = None
         self.steps: list[Step] = []
         self.supplies: list[Supply] = []

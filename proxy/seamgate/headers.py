@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """(name, value) pairs: bytes, names lower-case, order of arrival kept."""
 Amend: TypeAlias = Callable[[Headers, Headers, tuple[bytes, ...]], Headers]
+AnyNamed: TypeAlias = Callable[[Headers, frozenset[bytes]], bool]
 
 OF_THE_GATEWAY: Final = frozenset(
     (
@@ -29,15 +30,17 @@ _MOST_NAMES: Final = 4096
 _good_names: set[bytes] = set()
 
 
-def _native() -> Amend | None:
+def _native() -> tuple[Amend, AnyNamed] | tuple[None, None]:
     try:
-        from seamgate._native import amend
+        from seamgate._native import amend, any_named
     except ImportError:  # the sources, where nobody ran `make build`
-        return None
-    return amend
+        return None, None
+    return amend, any_named
 
 
-_amend: Final = _native()
+_both: Final = _native()
+_amend: Final = _both[0]
+_any_named: Final = _both[1]
 _MOST_FIELDS: Final = 1024
 
 
@@ -74,6 +77,16 @@ def find_header(headers: Headers, name: bytes) -> bytes | None:
         if key == name:
             return value
     return None
+
+
+def any_named(headers: Headers, names: frozenset[bytes]) -> bool:
+    """Return whether the name of any header is one of these."""
+    return any_named_in_python(headers, names) if _any_named is None else _any_named(headers, names)
+
+
+def any_named_in_python(headers: Headers, names: frozenset[bytes]) -> bool:
+    """Do what `any_named` does."""
+    return any(name in names for name, _ in headers)
 
 
 def join_header(headers: Headers, name: bytes) -> bytes | None:

@@ -11,20 +11,20 @@ from typing import Final
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Request, Supply
-from seamgate.headers import Headers, apply_amendment, find_header
+from seamgate.headers import Headers, any_named, apply_amendment, find_header
 from seamgate.policy.folding import fold_header
 from seamgate.protocol.coding import narrow_accept_encoding
 from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
 
+# A Final of the module is read at once; an imported name is looked up each time.
+_OTHER_CODINGS: Final = frozenset(OTHER_CODINGS)
 _OF_PARTS: Final = frozenset(RANGE_HEADERS)
+_narrowed: Final = narrow_accept_encoding
 
 
 def asks_for_part(headers: Headers) -> bool:
     """Return whether any of the headers asks for a part of the answer."""
-    for name, _ in headers:
-        if name in _OF_PARTS:
-            return True
-    return False
+    return any_named(headers, _OF_PARTS)
 
 
 def make_head(
@@ -53,8 +53,8 @@ def make_head(
         raise CredentialError(message, reason=Reason.PLACEHOLDER_MISPLACED)
     accepted = find_header(headers, b"accept-encoding")
     if accepted is not None or supplies or inspected:
-        headers = apply_amendment(headers, ((b"accept-encoding", narrow_accept_encoding(accepted)),), ())
-    if any(name in OTHER_CODINGS for name, _ in headers):
+        headers = apply_amendment(headers, ((b"accept-encoding", _narrowed(accepted)),), ())
+    if any_named(headers, _OTHER_CODINGS):
         headers = apply_amendment(headers, (), OTHER_CODINGS)
     if inspected:
         headers = apply_amendment(headers, (), RANGE_HEADERS)

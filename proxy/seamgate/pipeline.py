@@ -57,6 +57,8 @@ _DENY: Final = Effect.DENY
 _now_ns: Final = perf_counter_ns
 _step: Final = Step
 _Verdict: Final = Verdict
+_Supply: Final = Supply
+_Resolution: Final = Resolution
 
 
 class PluginStats:
@@ -103,6 +105,8 @@ class _Call:
             return function(given[places[0]], given[places[1]])
         if wanted == 3:
             return function(given[places[0]], given[places[1]], given[places[2]])
+        if wanted == 4:
+            return function(given[places[0]], given[places[1]], given[places[2]], given[places[3]])
         return function(*[given[place] for place in places])
 
 
@@ -308,7 +312,7 @@ class Pipeline:
             SeamgateError: the name has no address, or a plugin failed.
         """
         found: Resolution | Awaitable[Resolution | None] | None = self._first(
-            self._resolve_name, (name,), Resolution, steps, "resolved"
+            self._resolve_name, (name,), _Resolution, steps, "resolved"
         )
         return found
 
@@ -321,7 +325,7 @@ class Pipeline:
             SeamgateError: it can't be supplied, or a plugin failed.
         """
         found: Supply | Awaitable[Supply | None] | None = self._first(
-            self._supply_credential, (request, credential), Supply, steps, "supplied"
+            self._supply_credential, (request, credential), _Supply, steps, "supplied"
         )
         return found
 

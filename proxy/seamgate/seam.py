@@ -117,6 +117,11 @@ class Seam:
         self.pool = pool
         self.journal = journal
         self.limits = limits
+        # What each request asks for, without a look into the configuration.
+        self.request_body_bytes = limits.request_body_bytes
+        self.resolve_timeout_s = limits.resolve_timeout_s
+        self.session_patience_s = pool.queue_timeout_s + limits.connect_timeout_s * 2
+        self.plugin_budget_s = limits.plugin_budget_s
         self.permit = permit
         self.own = own
         self.placeholders = placeholders
@@ -131,6 +136,7 @@ class Seam:
         self.under_way: set[ExchangeUnderWay] = set()
         self.tunnels: set[UnderWay] = set()
         self.tallies: defaultdict[tuple[str, AuditKind, Decision | None, Reason | None], Tally] = defaultdict(Tally)
+        self._last_tally: tuple[str, AuditKind, Decision | None, Reason | None, Tally] | None = None
         self._quiet: asyncio.Event | None = None
         self.begin_later: Callable[[list[Ahead]], None] | None = None
         self._ahead: list[Ahead] = []
@@ -224,7 +230,7 @@ class Seam:
     def record(self, record: AuditRecord, *, denied: bool) -> None:
         """Keep a terminal record and tell the observers."""
         self.journal.append(record)
-        tally = self.tallies[record.entry, record.kind, record.verdict, record.reason]
+        tally = self._tally_of(record.entry, record.kind, record.verdict, record.reason)
         tally.count += 1
         duration_ms, size = record.duration_ms, record.bytes
         if duration_ms is not None:
@@ -234,6 +240,16 @@ class Seam:
             tally.response_bytes += size.response_body
         if self.pipeline.observes:
             self.pipeline.request_done(record, denied=denied)
+
+    def _tally_of(self, entry: str, kind: AuditKind, verdict: Decision | None, reason: Reason | None) -> Tally:
+        """Return the tally of such records; mostly the same as for the record before, without a look-up.
+
+        A hash of a member of an enumeration is a call of a function in Python.
+        """
+        last = self._last_tally
+        if last is None or last[3] is not reason or last[2] is not verdict or last[1] is not kind or last[0] != entry:
+            last = self._last_tally = (entry, kind, verdict, reason, self.tallies[entry, kind, verdict, reason])
+        return last[4]
 
     def opened(self, guest: Guest, target: Target, address: str) -> None:
         """A session was opened on behalf of this guest."""

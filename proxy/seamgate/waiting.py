@@ -55,8 +55,7 @@ class Waiting:
     def close(self) -> None:
         """The exchange is over. Lets go of it, or each exchange would be a cycle for the garbage collector to find."""
         self.cancel()
-        self._guarded = _nothing
-        self._on_failure = _nothing
+        self._guarded = self._on_failure = _NOTHING
 
     async def _await(
         self, pending: Awaitable[Any], go_on: Callable[[Any], None], timeout_s: float, reason: Reason, turn: int
@@ -83,3 +82,6 @@ class Waiting:
 
 def _nothing(_: object) -> None:
     """What is left to call after `close`."""
+
+
+_NOTHING: Final[Callable[[object], None]] = _nothing

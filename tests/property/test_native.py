@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seamgate._native import Fields, Needles, amend, plain_path
+from seamgate._native import Fields, Needles, amend, any_named, plain_path
 from seamgate.audit import layout
 from seamgate.audit.line import LineEncoder, decode_line, hash_line
 from seamgate.audit.record import (
@@ -31,7 +31,7 @@ from seamgate.credentials.needles import Needles as UsedNeedles
 from seamgate.credentials.needles import PythonNeedles
 from seamgate.errors import GuestProtocolError, PluginError, Reason, UpstreamProtocolError
 from seamgate.flow import Isolation, Step
-from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, amend_in_python, field_problem
+from seamgate.headers import OF_THE_GATEWAY, WRITTEN_HERE, amend_in_python, any_named_in_python, field_problem
 from seamgate.paths import canonical_path, is_plain_in_python
 from seamgate.protocol import fields as used
 from seamgate.protocol.heads import RequestHead, ResponseHead
@@ -219,6 +219,12 @@ def test_headers_are_amended_alike(
 ) -> None:
     """Those that are set or removed go, the others stay in order, and those that are set come last."""
     assert amend(headers, new, removed) == amend_in_python(headers, new, removed)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=5).map(tuple), st.frozensets(NAMES, max_size=3))
+def test_names_are_looked_for_alike(headers: tuple[tuple[bytes, bytes], ...], names: frozenset[bytes]) -> None:
+    """Whether the name of any field is one of these."""
+    assert any_named(headers, names) == any_named_in_python(headers, names)
 
 
 @given(st.text("/a.-%;@~ Z\xe9", max_size=12) | st.text(max_size=8).map(lambda text: f"/{text}"))

@@ -37,6 +37,7 @@ from seamgate.pipeline import Pipeline
 from seamgate.protocol.heads import CHUNKED
 from seamgate.registry import register
 from seamgate.seam import Seam
+from seamgate.sides import GuestSide
 from seamgate.upstream.addresses import PUBLIC_ONLY
 from seamgate.upstream.destination import OwnAddresses
 from seamgate.upstream.pool import SessionPool
@@ -127,7 +128,7 @@ class Records:
         self.all.append(record)
 
 
-class GuestEnd:
+class GuestEnd(GuestSide):
     """The guest's side: notes what it is told, and that nothing comes after the end."""
 
     def __init__(self) -> None:

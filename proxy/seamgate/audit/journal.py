@@ -40,8 +40,9 @@ from seamgate.errors import AuditError, Reason
 log = structlog.get_logger("seamgate.audit")
 
 # One write call: large enough to cost nothing per line, small enough to be tried again often while the disk is full.
-_BATCH_RECORDS = 256
+_BATCH_RECORDS: Final = 256
 _DENIED: Final = Decision.DENY
+_Mark: Final = Mark
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -256,7 +257,7 @@ class Journal:
                 break
             seq, size, digest = seq + 1, size + len(line), hash_line(line)
             lines.append(line)
-            marks.append(Mark(seq, size, digest))
+            marks.append(_Mark(seq, size, digest))
         return lines, marks
 
     def _commit(self, written: int, mark: Mark) -> None:

@@ -24,6 +24,7 @@ passed on as the same object.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from seamgate.credentials.encodings import all_forms, mime_forms
 from seamgate.credentials.needles import Needles
@@ -33,6 +34,7 @@ from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Headers
 
 _SHORTEST_LINE = 64
+_FLUSH_LIMIT: Final = FLUSH_LIMIT_BYTES  # an imported name is looked up each time
 _PROBE_BYTES = _SHORTEST_LINE // 2
 """Two probes side by side are no longer than a line, so that at most one of them is broken."""
 
@@ -141,7 +143,8 @@ class RedactionSet:
 
     def hit(self, data: bytes) -> bool:
         """Return whether any spelling stands in the data, or may stand in lines of it."""
-        end = len(data) - 2 if data.endswith(b"\n\n") else len(data)  # as events do
+        # A line break at the very end, as JSON often has it, or an empty line, as events do, breaks no spelling.
+        end = len(data) - (2 if data.endswith(b"\n\n") else 1)
         return (self._any if data.find(b"\n", 0, end) < 0 else self._any_in_lines).found(data)
 
     def hits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -297,7 +300,7 @@ class Redactor:
         out = self._feed(data)
         if len(self._tail) != size:
             self._hold = None  # what was held is decided
-        if len(self._tail) > FLUSH_LIMIT_BYTES and self._tail not in self._set.public:
+        if len(self._tail) > _FLUSH_LIMIT and self._tail not in self._set.public:
             if self._hold is None:
                 self._hold = Hold()
             probe.note(self._tail, self._hold, self._set)

@@ -7,7 +7,7 @@ Whatever names the destination more than once has to agree: CONNECT authority, S
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from seamgate.address import parse_authority
 from seamgate.entry.bound import Bound
@@ -16,6 +16,8 @@ from seamgate.errors import GuestProtocolError, Reason, TargetError
 from seamgate.flow import Guest, Target
 from seamgate.paths import canonical_path, check_query
 from seamgate.protocol.heads import RequestHead
+
+_Bound: Final = Bound  # an imported name is looked up each time
 
 
 class Binding(Protocol):
@@ -150,7 +152,7 @@ class TunnelBinding:
                     reason=Reason.TARGET_MISMATCH,
                 )
         check_host(head, target)
-        return Bound(self._guest, target, path, query)
+        return _Bound(self._guest, target, path, query)
 
     def place(self, head: RequestHead | None) -> Target | None:
         """Return the tunnel's own target, whatever the head names."""

@@ -41,6 +41,7 @@ OnConnect = Callable[["Http1Guest", RequestHead], None]
 # A Final of the module is read at once; an imported name is looked up each time.
 _NEED_DATA: Final = NEED_DATA
 _RequestHead: Final = RequestHead
+_Trailers: Final = Trailers
 _Request: Final = Request
 _monotonic: Final = monotonic
 _PENDING: Final = BodyState.PENDING
@@ -125,7 +126,7 @@ class Http1Guest(Http1Writer):
 
     def pause_writing(self) -> None:
         """The guest reads too slowly."""
-        self._stuck_at = monotonic()
+        self._stuck_at = _monotonic()
         if self._exchange is not None:
             self._exchange.guest_writable(False)
 
@@ -197,7 +198,7 @@ class Http1Guest(Http1Writer):
                 self._drain(event)
         elif type(event) is _RequestHead:
             self._begin(event)
-        elif isinstance(event, Trailers):
+        elif type(event) is _Trailers:
             if exchange is not None:
                 exchange.on_body_end(event.headers)
             else:
@@ -357,7 +358,7 @@ class Http1Guest(Http1Writer):
         self._keep_alive = False
         self._discarding = True
         self._close_soon()
-        self._close_at = monotonic() + LINGER_S  # a guest that does not read would keep it open for ever
+        self._close_at = _monotonic() + LINGER_S  # a guest that does not read would keep it open for ever
         self.flush()
         transport = self.transport
         if transport is None:
@@ -388,8 +389,9 @@ class Http1Guest(Http1Writer):
         whole = self._reader.message_done or (self._head is not None and self._head.body == 0)
         self._head = None
         self._drained_bytes = 0
-        self._begun_at = monotonic()
+        answered = bool(self._out)
         self.flush()
+        self._begun_at = self._active_at if answered else _monotonic()
         if self._websocket is not None:
             self._linger()  # the guest may still have to answer our Close
             return
@@ -476,7 +478,7 @@ class Http1Guest(Http1Writer):
     def _close_soon(self) -> None:
         """Have the sweep end the connection if it does not end by itself: a guest that reads nothing must not stay."""
         if not self._close_at:
-            self._close_at = monotonic() + LINGER_S
+            self._close_at = _monotonic() + LINGER_S
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self.transport is not None and not self.transport.is_closing():

@@ -14,7 +14,8 @@ from seamgate.flow import Headers
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_response_head
 from seamgate.protocol.http1_reader import RequestReader
-from seamgate.streams import Transport
+from seamgate.sides import WebSocketGuest
+from seamgate.streams import Transport, write_to
 from seamgate.verdict import Verdict
 
 DRAINED_BYTES: Final = 1024 * 1024
@@ -23,7 +24,7 @@ _monotonic: Final = monotonic
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Http1Writer:
+class Http1Writer(WebSocketGuest):
     """The writing side of one connection of one guest.
 
     State: `_head` is that of the request that is answered; `_out` waits for the end of the batch.
@@ -84,7 +85,7 @@ class Http1Writer:
         """Send what was queued, in one piece."""
         out = self._out
         if out and self.transport is not None:
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            write_to(self.transport, out[0] if len(out) == 1 else b"".join(out))
             self._active_at = _monotonic()
             self._out = []
 

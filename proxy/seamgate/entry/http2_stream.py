@@ -22,6 +22,7 @@ from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http2_events import StreamData, StreamEnd
 from seamgate.protocol.http2_fields import response_fields
 from seamgate.protocol.http2_frames import CANCEL, INTERNAL_ERROR
+from seamgate.sides import WebSocketGuest
 from seamgate.verdict import Verdict
 from seamgate.websocket_exchange import WebSocketExchange
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from seamgate.entry.http2_guest import Http2Guest
 
 
-class Http2Stream:
+class Http2Stream(WebSocketGuest):
     """One stream: the guest's side of one exchange."""
 
     __slots__ = (

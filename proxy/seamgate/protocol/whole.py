@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seamgate.headers import Headers, join_header
+from seamgate.headers import Headers, any_named, join_header
 from seamgate.protocol.coding import UndecodableError
 
 RANGE_HEADERS: Final = (
@@ -62,8 +62,8 @@ def check_coding(status: int, headers: Headers) -> None:
         UndecodableError: it has one.
     """
     coded = status == _IM_USED
-    for name, _ in headers:
-        if name in _CODED:
+    if any_named(headers, _CODED):
+        for name in _CODED:
             coded = coded or (join_header(headers, name) or b"").strip().lower() not in (b"", b"identity")
     if coded:
         raise UndecodableError("the upstream coded its messages, though it was not told that it may (grpc-encoding)")

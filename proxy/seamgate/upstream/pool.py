@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from seamgate.errors import Reason, SeamgateError, UpstreamError, UpstreamTimeout
 from seamgate.flow import Guest, Target
@@ -23,6 +23,8 @@ from seamgate.upstream.pool_queue import Claim, FairQueue, Shares, Waiter
 from seamgate.upstream.session import Session
 from seamgate.upstream.session2 import MOST_STREAMS, Http2Session, SessionStream
 from seamgate.upstream.tls import TlsProfile
+
+_monotonic: Final = monotonic  # a Final of the module is read at once; an imported name is looked up each time
 
 AnySession: TypeAlias = Session | Http2Session
 Lent: TypeAlias = Session | SessionStream
@@ -122,7 +124,7 @@ class SessionPool:
         self._share_of_streams = _share(config, config.sessions_per_origin * MOST_STREAMS)
         self._response_timeout_s = response_timeout_s
         self._buckets: dict[PoolKey, _Bucket] = {}
-        self._keys: dict[tuple[Target, str, int], PoolKey] = {}
+        self._found: dict[tuple[Target, str, int], _Bucket] = {}  # the same buckets, by what each request asks with
         self._origins: dict[Target, list[_Bucket]] = {}  # in the order of their turns
         self._closed = False
         self.opened_total = 0
@@ -189,7 +191,7 @@ class SessionPool:
         self, bucket: _Bucket, addresses: tuple[str, ...], guest: str, patience_s: float, *, fresh: bool
     ) -> Lent:
         """Wait until one of the guest's own requests is done, then take its place."""
-        since = monotonic()
+        since = _monotonic()
         future = bucket.shares.wait(guest)
         try:
             async with asyncio.timeout(patience_s):
@@ -200,7 +202,7 @@ class SessionPool:
                 message = f"this guest has its share of the sessions to {bucket.key.target.authority} in use"
                 raise UpstreamError(message, reason=Reason.UPSTREAM_BUSY) from None
             raise
-        left_s = max(0.0, patience_s - (monotonic() - since))
+        left_s = max(0.0, patience_s - (_monotonic() - since))
         return await self._claimed(self._acquire(bucket, addresses, guest, left_s, fresh=fresh), bucket, guest)
 
     async def _claimed(self, found: Lent | Awaitable[Lent], bucket: _Bucket, guest: str) -> Lent:
@@ -271,13 +273,10 @@ class SessionPool:
 
     def _bucket(self, target: Target, guest: Guest, generation: int) -> _Bucket:
         group = self._group(guest)
-        key = self._keys.get((target, group, generation))
-        if key is None:
-            key = PoolKey(target, self._opener.profile_for(target), group, generation)
-            self._keys[(target, group, generation)] = key
-        bucket = self._buckets.get(key)
+        bucket = self._found.get((target, group, generation))
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket(key)
+            key = PoolKey(target, self._opener.profile_for(target), group, generation)
+            bucket = self._buckets[key] = self._found[(target, group, generation)] = _Bucket(key)
             bucket.retired = self._closed
             self._origins.setdefault(target, []).append(bucket)
         return bucket
@@ -288,7 +287,7 @@ class SessionPool:
 
     def _take(self, bucket: _Bucket, addresses: tuple[str, ...]) -> Lent | None:
         """Take the idle session that was used last, so that the others can grow old; or a stream of a shared one."""
-        oldest = monotonic() - self._max_age_s
+        oldest = _monotonic() - self._max_age_s
         for shared in bucket.shared:
             if shared.usable and shared.room > 0 and shared.opened_at >= oldest and shared.address in addresses:
                 return shared.lend()
@@ -453,7 +452,7 @@ class SessionPool:
         if session.connects is not None and bucket.connects is not session.connects:
             bucket.connects = session.connects
             bucket.told()
-        old = monotonic() - session.opened_at > self._config.max_age_s
+        old = _monotonic() - session.opened_at > self._config.max_age_s
         if bucket.retired or old:
             if not session.lent:
                 session.close()
@@ -536,7 +535,7 @@ class SessionPool:
                 self._origins[key.target].remove(bucket)
                 if not self._origins[key.target]:
                     del self._origins[key.target]
-                self._keys = {each: kept for each, kept in self._keys.items() if kept is not key}
+                self._found = {each: kept for each, kept in self._found.items() if kept is not bucket}
 
     def retire(self, generation: int) -> None:
         """A new policy was loaded: idle sessions of older generations are closed, busy ones when they come back."""
@@ -559,4 +558,4 @@ class SessionPool:
                 shared.close()
         self._buckets.clear()
         self._origins.clear()
-        self._keys.clear()
+        self._found.clear()

@@ -19,7 +19,8 @@ from seamgate.flow import Headers, Request
 from seamgate.protocol.heads import CHUNKED, ResponseHead, Trailers
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_request_head
 from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader
-from seamgate.streams import Transport
+from seamgate.sides import UpstreamSide
+from seamgate.streams import Transport, is_ending, write_to
 from seamgate.upstream.pool_queue import Claim
 from seamgate.upstream.tls import describe_tls_error
 
@@ -30,9 +31,11 @@ _numbers = itertools.count(1)
 # A Final of the module is read at once; an imported name is looked up each time.
 _NEED_DATA: Final = NEED_DATA
 _ResponseHead: Final = ResponseHead
+_Trailers: Final = Trailers
+_monotonic: Final = monotonic
 
 
-class Session:
+class Session(UpstreamSide):
     """State: `exchange` is set while one is carried; `_broken` once nothing may be sent any more.
 
     `active_at` is what its time runs from: the last that was sent, and, once the final head is here, the last that
@@ -49,7 +52,7 @@ class Session:
         self.reused = False
         self.waited = False
         self.answered = False
-        self.opened_at = monotonic()
+        self.opened_at = _monotonic()
         self.active_at = self.opened_at
         self.exchanges = 0
         self.exchange: Exchange | None = None
@@ -73,16 +76,15 @@ class Session:
     @property
     def usable(self) -> bool:
         """Whether another exchange may be put on it."""
-        return not self._broken and self._keep_alive and self.transport is not None and not self.transport.is_closing()
+        return not self._broken and self._keep_alive and self.transport is not None and not is_ending(self.transport)
 
     # -- what an exchange does with it -------------------------------------------------------------------------------
 
     def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
-        """Begin a request: written from the model, never relayed."""
+        """Begin a request: written from the model, never relayed. Its time runs from the `flush` that follows."""
         self.exchange = exchange
         self.exchanges += 1
         self.answered = self._responding = False
-        self.active_at = monotonic()
         self._chunked = body == CHUNKED
         self._reader.expect(request.method)
         target = request.path if query is None else f"{request.path}?{query}"
@@ -101,8 +103,8 @@ class Session:
         """Hand what was queued to the transport, in one piece."""
         out = self._out
         if out and self.transport is not None:
-            self.active_at = monotonic()
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self.active_at = _monotonic()
+            write_to(self.transport, out[0] if len(out) == 1 else b"".join(out))
         self._out = []
 
     def pause_reading(self) -> None:
@@ -115,7 +117,7 @@ class Session:
         """The guest takes more."""
         if self.transport is not None and self.reading_paused and not self.transport.is_closing():
             self.reading_paused = False
-            self.active_at = monotonic()
+            self.active_at = _monotonic()
             self.transport.resume_reading()
 
     def release(self, *, reusable: bool) -> None:
@@ -125,7 +127,7 @@ class Session:
         self._out = []
         self.resume_reading()
         if reusable and self.usable and self._reader.between_messages and not unsent:
-            self.active_at = monotonic()
+            self.active_at = _monotonic()
             self.reused = self.waited = True
             self._on_idle(self)
         else:
@@ -173,13 +175,13 @@ class Session:
         self.answered = True
         try:
             if self.raw is not None:
-                self.active_at = monotonic()
+                self.active_at = _monotonic()
                 self.raw(data)
                 return
             self._reader.feed(data)
             self._pump(exchange)
-            if self._responding or self._switched():
-                self.active_at = monotonic()
+            if self.exchange is exchange and (self._responding or self._switched()):  # else `release` has told the time
+                self.active_at = _monotonic()
             exchange.on_flush()
         except SeamgateError as error:
             self._lost(error)
@@ -208,7 +210,7 @@ class Session:
                     self._responding = True
                     self._keep_alive = event.keep_alive and not event.connection_bound
                     exchange.on_head(event)
-            elif isinstance(event, Trailers):
+            elif type(event) is _Trailers:
                 exchange.on_end(event.headers)
 
     def _switched(self) -> bool:

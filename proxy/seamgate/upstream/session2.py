@@ -43,6 +43,7 @@ from seamgate.protocol.http2_events import (
 )
 from seamgate.protocol.http2_fields import request_fields
 from seamgate.protocol.http2_frames import CANCEL, NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM
+from seamgate.sides import UpstreamSide
 from seamgate.streams import Transport
 from seamgate.upload import HeldBytes
 from seamgate.upstream.pool_queue import Claim
@@ -69,7 +70,7 @@ _numbers = itertools.count(1)
 StreamEvent = StreamHead | StreamData | StreamEnd
 
 
-class SessionStream:
+class SessionStream(UpstreamSide):
     """A stream as it is lent to one exchange. State: `number` is 0 until the request is sent.
 
     `active_at` is what its time runs from: the last that was sent, and, once the final head is here (`responding`), the
@@ -77,8 +78,8 @@ class SessionStream:
     """
 
     __slots__ = (
-        "_holding", "active_at", "address", "answered", "claim", "exchange", "full", "held", "id", "number", "over",
-        "reading_paused", "responding", "reused", "session", "waited",
+        "_holding", "active_at", "claim", "exchange", "full", "held", "number", "over", "reading_paused", "responding",
+        "session",
     )  # fmt: skip
 
     def __init__(self, session: Http2Session, *, reused: bool) -> None:

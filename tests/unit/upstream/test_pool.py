@@ -223,8 +223,8 @@ async def test_a_session_with_unsent_bytes_is_not_pooled() -> None:
 async def test_old_sessions_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond its greatest age a session is closed instead of given; idle ones are swept, silent ones end."""
     now = 1000.0
-    monkeypatch.setattr(pool_module, "monotonic", lambda: now)
-    monkeypatch.setattr("seamgate.upstream.session.monotonic", lambda: now)
+    monkeypatch.setattr(pool_module, "_monotonic", lambda: now)
+    monkeypatch.setattr("seamgate.upstream.session._monotonic", lambda: now)
     pool, opener = make(max_age_s=60, idle_timeout_s=50)
     asked = Asked(pool)
     await turn()
