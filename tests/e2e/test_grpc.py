@@ -72,6 +72,22 @@ async def test_a_thousand_calls_at_once_and_a_large_message() -> None:
         assert {record.status for record in records} == {200}
 
 
+async def test_messages_that_grpcio_compresses_are_searched_and_pass() -> None:
+    """They are looked into for values of credentials one by one; none waits for the next, and a value ends the call."""
+    async with Lab(GrpcUpstream()) as lab:
+        assert await call(lab, "gzipped") == [{"answer": [15000, *[500] * 5]}]
+        process = await begin(lab, "leak")
+        out, err = await process.communicate(SECRET.encode() + b"\n")
+        assert process.returncode == 0, err.decode()
+        result = json.loads(out)
+        assert result["code"] == "PERMISSION_DENIED" and "secret_leaving" in result["details"]
+        upstream: Any = lab.upstream
+        assert len(upstream.metadata) == 2, "a call whose message was not whole was answered"
+        *passed, leaked = await claimed(lab, 3)
+        assert [record.reason.value for record in passed if record.reason is not None] == ["allowed"] * 2
+        assert leaked.reason is not None and leaked.reason.value == "secret_leaving"
+
+
 async def test_the_upstreams_status_is_the_guests() -> None:
     """Code, message and trailers, also where they are all of the response (Trailers-Only)."""
     async with Lab(GrpcUpstream()) as lab:

@@ -78,6 +78,25 @@ def large(channel: Any) -> dict[str, Any]:
     return {"answer": len(channel.unary_unary("/test.Echo/Unary")(bytes(3 << 20), timeout=20))}
 
 
+def gzipped(channel: Any) -> dict[str, Any]:
+    """Messages that the client compresses: one by itself, and a stream of which each waits for the one before."""
+    gzip = grpc.Compression.Gzip
+    alone = channel.unary_unary("/test.Echo/Unary")(b"abc" * 5000, timeout=20, compression=gzip)
+    answers: list[bytes] = []
+    turns = Turns(b"m" * 500)
+    for answer in channel.stream_stream("/test.Echo/Bidi")(turns, timeout=20, compression=gzip):
+        answers.append(answer)
+        turns.queue.put(b"m" * 500 if len(answers) < 5 else None)
+    return {"answer": [len(alone), *[len(each) for each in answers]]}
+
+
+def leak(channel: Any) -> dict[str, Any]:
+    """Send what must not leave in a message that is compressed."""
+    message = b"x" * 500 + sys.stdin.readline().strip().encode()
+    channel.unary_unary("/test.Echo/Unary")(message, timeout=20, compression=grpc.Compression.Gzip)
+    return {}
+
+
 def cancel(channel: Any) -> dict[str, Any]:
     """Give a call up that is under way."""
     future = channel.unary_unary("/test.Echo/Wait").future(b"", timeout=20)
