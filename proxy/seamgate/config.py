@@ -37,6 +37,9 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A part of the file."""
 
 
+_Listen = Annotated[str, msgspec.Meta(examples=["127.0.0.1:8080"])]
+
+
 class ProxyEntry(_Section, frozen=True):
     """The explicit proxy: CONNECT with TLS terminated by the gateway's CA, and absolute-form requests.
 
@@ -45,7 +48,7 @@ class ProxyEntry(_Section, frozen=True):
         guest: name of the guest that everybody here is; "": each one shows a token in Proxy-Authorization.
     """
 
-    listen: str = "127.0.0.1:8080"
+    listen: _Listen = "127.0.0.1:8080"
     guest: str = ""
 
 
@@ -59,7 +62,7 @@ class BaseUrlEntry(_Section, frozen=True):
         hosts: names, besides addresses and localhost, that clients reach this entry by.
     """
 
-    listen: str = "127.0.0.1:8081"
+    listen: _Listen = "127.0.0.1:8081"
     guest: str = ""
     routes: Mapping[str, str] = {}
     hosts: tuple[str, ...] = ()
@@ -73,7 +76,7 @@ class Socks5Entry(_Section, frozen=True):
         guest: as for the proxy; "": the token is the password of the login.
     """
 
-    listen: str = "127.0.0.1:1080"
+    listen: _Listen = "127.0.0.1:1080"
     guest: str = ""
 
 
@@ -89,7 +92,7 @@ class DnsEntry(_Section, frozen=True):
     """
 
     guest: str
-    listen: str = "127.0.0.1:5353"
+    listen: _Listen = "127.0.0.1:5353"
     denied_names: Literal["nxdomain", "refused"] = "nxdomain"
     queries_per_s: Annotated[int, msgspec.Meta(ge=1)] = 2000
 
@@ -458,10 +461,9 @@ def _check(document: Document, written: ConfigFile) -> None:
         entry = getattr(entries, name)
         if entry is not None:
             _check_entry(document, written, name, entry)
+    _check_places(document, written)
     if not written.policies:
         raise document.error("no policy file is named, so nothing would be allowed: name one", "policies")
-    if written.admin.listen:
-        _translated(document, lambda: split_admin(written.admin.listen), "admin", "listen")
     if written.upstream_proxy is not None:
         proxy = written.upstream_proxy
         _translated(document, lambda: parse_proxy_url(proxy.url), "upstream_proxy", "url")
@@ -495,6 +497,33 @@ def _check_entry(
             raise document.error("there are no routes: add for example `anthropic: https://api.anthropic.com`", *place)
         for route, origin in entry.routes.items():
             _translated(document, lambda origin=origin: parse_route(origin), *place, "routes", route)
+
+
+def _check_places(document: Document, written: ConfigFile) -> None:
+    """Refuse two listeners in one place: the second could not be opened."""
+    entries = written.entries
+    all_entries = {"proxy": entries.proxy, "base_url": entries.base_url, "socks5": entries.socks5, "dns": entries.dns}
+    there = {f"entries.{name}": entry.listen for name, entry in all_entries.items() if entry is not None}
+    if written.admin.listen:
+        _translated(document, lambda: split_admin(written.admin.listen), "admin", "listen")
+        if not written.admin.listen.startswith("unix:"):
+            there["admin"] = written.admin.listen
+    taken: dict[str, tuple[str, int]] = {}
+    for name, listen in there.items():
+        place = split_listen(listen)
+        for other, its in taken.items():
+            if _meet(place, its):
+                message = f"{other} listens on {there[other]} already: give one of them another port"
+                raise document.error(message, *name.split("."), "listen")
+        taken[name] = place
+
+
+def _meet(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Whether two listeners exclude each other; 0.0.0.0 and :: are all addresses of their family."""
+    hosts = [ipaddress.ip_address(host) for host, _ in (one, other)]
+    if one[1] != other[1] or one[1] == 0 or hosts[0].version != hosts[1].version:
+        return False
+    return hosts[0] == hosts[1] or any(host.is_unspecified for host in hosts)
 
 
 def _translated(document: Document, check: Any, *place: str) -> None:

@@ -180,7 +180,8 @@ class Document:
             return self.error(f"{where}: {value.group(1)} means nothing here{write}", *path)
         message = message.replace("`object`", "a mapping").replace("`array`", "a list").replace("`null`", "nothing")
         if re.search(r"expected `str\b", message, re.IGNORECASE) and re.search(r"got `(?:int|float|bool)`", message):
-            message += "; put it in quotes"
+            examples = _examples(msgspec.inspect.type_info(type_), inner)
+            message += f"; write for example {examples[0]}" if examples else "; put it in quotes"
         return self.error(f"{where or 'the file'}: {message[:1].lower()}{message[1:]}", *path)
 
 
@@ -443,13 +444,24 @@ def _replaced(data: Any, path: list[Step], value: Any) -> Any:
     return copy
 
 
-def _values(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[Any]:
-    """Return the values that are possible at the path, where they can be told."""
+def _at(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[msgspec.inspect.Type]:
+    """Return what may stand at the path."""
     infos = [info]
     for step in path:
         infos = [inner for each in infos for inner in _descend(each, step)]
+    return infos
+
+
+def _examples(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[Any]:
+    """Return the examples that the type at the path gives, where text alone does not tell what it is."""
+    metas = [each for each in _at(info, path) if isinstance(each, msgspec.inspect.Metadata)]
+    return [example for each in metas for example in (each.extra_json_schema or {}).get("examples", ())]
+
+
+def _values(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[Any]:
+    """Return the values that are possible at the path, where they can be told."""
     values: list[Any] = []
-    for each in (inner for outer in infos for inner in _unfold(outer)):
+    for each in (inner for outer in _at(info, path) for inner in _unfold(outer)):
         if isinstance(each, msgspec.inspect.LiteralType):
             values += each.values
         elif isinstance(each, msgspec.inspect.EnumType):
@@ -459,10 +471,9 @@ def _values(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[Any]:
 
 def _field_names(info: msgspec.inspect.Type, path: tuple[Step, ...]) -> list[str]:
     """Return the keys that the struct at the path knows, or [] where the path leads through a union of several."""
-    infos = [info]
-    for step in path:
-        infos = [inner for each in infos for inner in _descend(each, step)]
-    structs = [each for outer in infos for each in _unfold(outer) if isinstance(each, msgspec.inspect.StructType)]
+    structs = [
+        each for outer in _at(info, path) for each in _unfold(outer) if isinstance(each, msgspec.inspect.StructType)
+    ]
     return [field.encode_name for each in structs for field in each.fields]
 
 

@@ -110,17 +110,23 @@ def run_journal(audit: AuditConfig) -> Path:
 
 
 def guest_environment(
-    config: Config, addresses: Mapping[str, tuple[str, int]], ca_path: Path, token: str, environ: Mapping[str, str]
+    config: Config,
+    addresses: Mapping[str, tuple[str, int]],
+    ca_path: Path,
+    token: str,
+    environ: Mapping[str, str],
+    no_roots: str | Path = "",
 ) -> dict[str, str]:
     """Return the environment for the guest.
 
     It is `environ` with the proxy's and the CA's variables, without the variables that credentials and tokens come
     from. Where one named a credential, it holds the credential's placeholder, so that SDKs that want a key find one.
+    `no_roots` is an empty folder: see `client_environment`.
     """
     host, port = addresses["proxy"]
     environment = without_secrets(config, environ)
     user = f"{GUEST}:{token}@" if token else ""
-    environment |= client_environment(f"http://{user}{_bracketed(host)}:{port}", ca_path)
+    environment |= client_environment(f"http://{user}{_bracketed(host)}:{port}", ca_path, no_roots)
     if "base_url" in addresses:
         host, port = addresses["base_url"]
         environment["SEAMGATE_BASE_URL"] = f"http://{_bracketed(host)}:{port}" + (f"/~{token}" if token else "")
@@ -149,7 +155,7 @@ def microvm_environment(config: Config, environ: Mapping[str, str]) -> dict[str,
 
     It needs no proxy and no CA, and it has a home, a PATH and loader settings of its own.
     """
-    foreign = client_environment("http://127.0.0.1:1", "/ca.pem").keys() | _OF_THIS_MACHINE
+    foreign = client_environment("http://127.0.0.1:1", "/ca.pem", "/no-roots").keys() | _OF_THIS_MACHINE
     kept = {
         name: value for name, value in environ.items() if name not in foreign and not name.startswith(_OF_THIS_PROCESS)
     }

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from seamgate.ca import CaConfig, client_environment, init_ca, load_authority
+from seamgate.ca.store import CaFiles
 
 pytestmark = pytest.mark.clients
 
@@ -105,7 +106,9 @@ def run_client(client: str, folder: Path, port: int, environment: dict[str, str]
 @pytest.mark.parametrize("client", COMMANDS)
 def test_clients_trust_what_they_are_told_to(client: str, folder: Path, port: int) -> None:
     """With the variables of `client_environment` the client completes its handshake with a leaf."""
-    result = run_client(client, folder, port, client_environment("", folder / "ca" / "ca.pem"))
+    result = run_client(
+        client, folder, port, client_environment("", folder / "ca" / "ca.pem", CaFiles(folder / "ca").make_no_roots())
+    )
     said = result.stdout + result.stderr
     assert PROOF.get(client, "trusted") in said, said
 

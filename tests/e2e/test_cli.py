@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,28 @@ def test_init_writes_what_works(tmp_path: Path) -> None:
     assert again.returncode == 2
     assert "is there already" in again.stderr
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_what_is_written_and_checked_can_be_json(tmp_path: Path) -> None:
+    """One JSON object on standard output, whatever the answer is; the exit code is the same as without."""
+    folder = tmp_path / "first"
+    made = json.loads(seamgate("init", str(folder), "--json", home=tmp_path).stdout)
+    assert made["ca_made"] is True
+    assert sorted(made["files"]) == sorted(path.name for path in folder.iterdir())
+    done = seamgate("serve", "--check", "--json", home=tmp_path, cwd=folder)
+    assert json.loads(done.stdout) == {"configuration": "seamgate.yaml", "loads": True, "errors": [], "findings": []}
+    config = folder / "seamgate.yaml"
+    config.write_text(config.read_text() + "admin: {listen: '127.0.0.1:8080'}\n")
+    done = seamgate("serve", "--check", "--json", home=tmp_path, cwd=folder)
+    (error,) = json.loads(done.stdout)["errors"]
+    assert (done.returncode, done.stderr, error["file"]) == (2, "", "seamgate.yaml")
+    assert "entries.proxy listens on 127.0.0.1:8080 already" in error["message"]
+    assert error["line"] == len(config.read_text().splitlines())
+    assert seamgate("serve", "--json", home=tmp_path, cwd=folder).returncode == 2
+    variables = json.loads(seamgate("ca", "env", "--json", home=tmp_path).stdout)
+    assert Path(variables["SSL_CERT_DIR"]).is_dir()
+    plugin = json.loads(seamgate("plugins", "new", "of-this-test", "--json", home=tmp_path).stdout)
+    assert all((tmp_path / plugin["folder"] / name).is_file() for name in plugin["files"])
 
 
 def test_the_token_of_init_is_not_in_the_configuration(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from seamgate.ca.store import init_ca
 from support.cli import Running, seamgate
 
 _PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -82,6 +85,32 @@ def test_without_a_configuration_no_secret_is_handed_on(isolation: str, tmp_path
     assert "ANTHROPIC_API_KEY: the program gets a placeholder" in done.stderr
     assert re.search(r"withheld from the program: .*\bACME_TOKEN\b", done.stderr)
     assert not [value for value in secrets.values() if value in done.stdout + done.stderr]
+
+
+@pytest.mark.parametrize("isolation", ["proxy", "netns"])
+def test_an_inherited_folder_of_roots_is_not_trusted(isolation: str, tmp_path: Path) -> None:
+    """SSL_CERT_DIR counts besides SSL_CERT_FILE: what the caller trusts, the program does not."""
+    roots = tmp_path / "roots"
+    certificate = init_ca(tmp_path / "other").files.certificate
+    roots.mkdir()
+    digest = subprocess.check_output(["openssl", "x509", "-hash", "-noout", "-in", certificate], text=True).strip()
+    (roots / f"{digest}.0").write_bytes(certificate.read_bytes())
+    verify, env = ("openssl", "verify", str(roots / f"{digest}.0")), {"SSL_CERT_DIR": str(roots)}
+    assert subprocess.run(verify, env=os.environ | env, capture_output=True, check=False).returncode == 0
+    done = seamgate("run", "--isolation", isolation, "--", *verify, home=tmp_path, env=env)
+    assert (done.returncode, "self-signed certificate" in done.stderr) == (2, True), done
+
+
+def test_the_summary_can_be_json(tmp_path: Path) -> None:
+    """One line at the end of standard error: counts, denials by frequency, where the journal is."""
+    options = ("--no-summary", "--json", "--isolation", "netns", "--audit", "runs/run.jsonl")
+    done = seamgate("run", *options, *_python(_ASK), "http://a.example/one", home=tmp_path)
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (told["allowed"], told["denied"]) == (0, 1)
+    assert [(each["reason"], each["what"], each["count"]) for each in told["denials"]] == [
+        ("no_rule_matched", "GET a.example /one", 1)
+    ]
+    assert told["journal"] == str(tmp_path / "runs/run.jsonl")
 
 
 def test_keep_env_does_not_widen_a_configuration(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_new_replaces_nothing_and_takes_no_odd_name(tmp_path: Path) -> None:
     """A file that is there, a name that is taken or no name: exit code 2, and nothing is written."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "README.md").write_text("mine")
-    taken = seamgate("plugins", "new", "tickets", "--dir", "here", home=tmp_path)
+    taken = seamgate("plugins", "new", "of-this-test-alone", "--dir", "here", home=tmp_path)
     assert (taken.returncode, "README.md is there already" in taken.stderr) == (2, True)
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["README.md"]
     for name in ("Bad_Name", "-x", "a--b", "policy", "../x"):

@@ -406,6 +406,17 @@ def test_environment_of_one_part(folder: Path) -> None:
     assert client_environment("") == {}
 
 
+def test_a_folder_of_roots_is_named_too(folder: Path) -> None:
+    """An empty one, made once, absolute; with the bundle nothing is said, and nothing where it can't be made."""
+    files = CaFiles(folder)
+    made = files.make_no_roots()
+    assert made == files.make_no_roots() == str(folder / "no-roots")
+    assert list(Path(made).iterdir()) == []
+    assert client_environment("", files.certificate, made)["SSL_CERT_DIR"] == made
+    assert "SSL_CERT_DIR" not in client_environment("", files.bundle)
+    assert CaFiles(folder / "ca.pem").make_no_roots() == ""
+
+
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8080", "https://a:1", "http://a", "http://:80", "http://a:x", "socks5://a:1"]
 )

@@ -59,6 +59,13 @@ def test_plugins_are_spelled_out_in_order() -> None:
         (LEAST.replace("127.0.0.1:8080", "127.0.0.1:080"), "3:", "port"),
         (LEAST.replace(", guest: g", ""), "3:", "nobody"),
         (LEAST.replace("[policy.yaml]", "[]"), "6:", "policy"),
+        (LEAST.replace('"127.0.0.1:8080"', "8080"), "3:", "write for example 127.0.0.1:8080"),
+        (LEAST + 'admin: {listen: "127.0.0.1:8080"}\n', "7:", "entries.proxy listens on 127.0.0.1:8080 already"),
+        (
+            LEAST.replace("8080", "5353").replace("guest: g}", "guest: g}\n  dns: {listen: '0.0.0.0:5353', guest: g}"),
+            "4:",
+            "another port",
+        ),
         (LEAST + "permit_addresses: [everything]\n", "7:", "class"),
         (LEAST + "plugins: [dns, dns]\n", "7:", "twice"),
         (LEAST + "credentials: {k: {source: {env: A}, hosts: []}}\n", "7:", "hosts"),

@@ -36,13 +36,13 @@ def exit_codes(command: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return command(*args, **kwargs)
         except KvmUnusable as error:
-            click.echo(f"seamgate: {error}", err=True)
+            click.echo(f"error: {error}", err=True)
             sys.exit(_MISSING)
         except (TemplateError, ProgramError) as error:
-            click.echo(f"seamgate: {error}", err=True)
+            click.echo(f"error: {error}", err=True)
             sys.exit(_USAGE)
         except VmmError as error:
-            click.echo(f"seamgate: {error}", err=True)
+            click.echo(f"error: {error}", err=True)
             sys.exit(_NO)
 
     return run
@@ -128,7 +128,7 @@ def list_command(as_json: bool) -> None:
     if not (found or refused or as_json):
         click.echo("none yet; `seamgate vm template build` makes one")
     for reason in refused:
-        click.echo(f"seamgate: {reason}", err=True)
+        click.echo(f"error: {reason}", err=True)
     sys.exit(_NO if refused else 0)
 
 
@@ -160,7 +160,7 @@ def verify_command(name: str) -> None:
         check_fits(path, meta, host)
         load(path, host).close()
     except TemplateError as error:
-        click.echo(f"seamgate: {error}", err=True)
+        click.echo(f"error: {error}", err=True)
         sys.exit(_NO)
     click.echo(f"{name}: whole, and fits this machine ({len(meta.extents)} extents)")
 

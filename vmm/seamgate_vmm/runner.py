@@ -67,7 +67,7 @@ def ensure_template(name: str, venv: Path | None = None) -> Path:
         command += ["--venv", str(venv)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own code
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).removeprefix("seamgate: ")
+        said = (done.stderr.strip() or done.stdout.strip()).removeprefix("error: ")
         kind = KvmUnusable if done.returncode == _MISSING else TemplateError
         raise kind(said or "the template could not be built")
     return path

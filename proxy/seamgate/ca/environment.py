@@ -41,12 +41,14 @@ CA_VARIABLES = (
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WS_PROXY", "WSS_PROXY")
 
 
-def client_environment(proxy_url: str, ca_path: str | Path = "") -> dict[str, str]:
+def client_environment(proxy_url: str, ca_path: str | Path = "", no_roots: str | Path = "") -> dict[str, str]:
     """Return the variables for a client whose whole traffic goes through the gateway.
 
     Args:
         proxy_url: http://[user:token@]host:port of the explicit proxy; "": only the CA's variables.
         ca_path: the CA's certificate (ca.pem); "": only the proxy's. A ca.p12 beside it is offered to Java.
+        no_roots: an empty folder. OpenSSL and Go read a folder of roots besides SSL_CERT_FILE: that of an inherited
+            SSL_CERT_DIR, or where there is none the machine's. "": they may.
 
     Raises:
         ConfigError: the URL is no http:// URL with host and port.
@@ -54,6 +56,8 @@ def client_environment(proxy_url: str, ca_path: str | Path = "") -> dict[str, st
     environment: dict[str, str] = {}
     if ca_path:
         environment.update(dict.fromkeys(CA_VARIABLES, str(ca_path)))
+    if no_roots:
+        environment["SSL_CERT_DIR"] = str(no_roots)
     if proxy_url:
         environment.update(_proxy_environment(proxy_url))
     java = _java_options(proxy_url, Path(ca_path) if ca_path else None)

@@ -11,6 +11,7 @@ The key never leaves this folder, and no guest ever sees it. Nothing here is cal
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import ipaddress
@@ -106,6 +107,16 @@ class CaFiles(msgspec.Struct, frozen=True):
     def java_store(self) -> Path:
         """The certificate as a PKCS #12 trust store."""
         return self.directory / "ca.p12"
+
+    def make_no_roots(self) -> str:
+        """Return the absolute name of an empty folder, for clients that read a folder of roots besides a file.
+
+        It is made if need be; "" where that is not permitted.
+        """
+        folder = self.directory.absolute() / "no-roots"
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        return str(folder) if folder.is_dir() else ""
 
 
 class CaMaterial(msgspec.Struct, frozen=True, eq=False):

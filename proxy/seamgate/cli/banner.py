@@ -10,6 +10,7 @@ import click
 
 from seamgate import __version__
 from seamgate.ca.store import ca_directory
+from seamgate.cli.counting import counted
 from seamgate.config import Config
 from seamgate.credentials.config import CredentialConfig
 from seamgate.gateway import Gateway
@@ -61,7 +62,7 @@ def loaded_policies(gateway: Gateway) -> tuple[Any, ...]:
 def _policy_line(policy: Any) -> str:
     denies = sum(not rule.allows for rule in policy.rules)
     audits = sum(rule.audit for rule in policy.rules)
-    parts = [f"{len(policy.rules)} rules", f"{denies} of them deny" if denies else "", f"layer {policy.layer}"]
+    parts = [counted(len(policy.rules), "rule"), f"{denies} of them deny" if denies else "", f"layer {policy.layer}"]
     parts += [f"{audits} in audit mode" if audits else "", f"owner {policy.owner}" if policy.owner else ""]
     return f"{Path(policy.source).name}  {click.style(', '.join(filter(None, parts)), dim=True)}"
 

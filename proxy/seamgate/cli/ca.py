@@ -69,10 +69,11 @@ def show(directory: Path | None, guest: str, pem: bool, as_json: bool) -> None:
 @_GUEST
 @click.option("--proxy", "proxy_url", default="", help="http://[user:token@]host:port of the gateway's proxy entry.")
 @click.option("--shell", type=click.Choice(["sh", "fish", "json"]), default="sh", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="As `--shell json`.")
 @click.option(
     "--bundle", is_flag=True, help="Trust the machine's roots too: where not all traffic crosses the gateway."
 )
-def env(directory: Path | None, guest: str, proxy_url: str, shell: str, bundle: bool) -> None:
+def env(directory: Path | None, guest: str, proxy_url: str, shell: str, as_json: bool, bundle: bool) -> None:
     """Print what makes clients trust the CA, and with --proxy, use the gateway.
 
     \b
@@ -80,7 +81,10 @@ def env(directory: Path | None, guest: str, proxy_url: str, shell: str, bundle: 
     """
     files = load_ca(directory or default_directory(), guest=guest).files
     path = files.bundle if bundle else files.certificate
-    click.echo(render_environment(client_environment(proxy_url, path.absolute()), shell))
+    # With the bundle, the machine's roots are wanted: whatever else names them stays.
+    no_roots = "" if bundle else files.make_no_roots()
+    environment = client_environment(proxy_url, path.absolute(), no_roots)
+    click.echo(render_environment(environment, "json" if as_json else shell))
 
 
 def _print(material: CaMaterial, as_json: bool) -> None:

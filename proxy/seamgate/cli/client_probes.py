@@ -259,7 +259,7 @@ PROBES: tuple[Probe, ...] = (
     Probe(
         name="wget",
         program="wget",
-        command=lambda at: ["wget", "-q", "--tries=1", "-O", "/dev/null", at.url],
+        command=lambda at: ["wget", "--no-verbose", "--tries=1", "-O", "/dev/null", at.url],
         variables=(),
         gap="it reads no variable for roots: pass --ca-certificate, or use curl",
     ),

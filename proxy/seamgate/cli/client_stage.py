@@ -43,6 +43,7 @@ class ClientStage:
         self.ca = CaFiles(ca)
         self.host = host
         self._folder = folder
+        self._no_roots = folder / "no-roots"
         self._tokens = {name: secrets.token_hex(16) for name in names}
         self._reached: set[str] = set()
         self._nonce = secrets.token_hex(8)
@@ -51,6 +52,7 @@ class ClientStage:
         self.port = 0
 
     async def __aenter__(self) -> ClientStage:
+        self._no_roots.mkdir()
         authority = CertificateAuthority(init_ca(self._folder / "upstream-ca"))
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", 0, ssl=authority.leaf_context(self.host), limit=_LONGEST_HEAD_BYTES
@@ -113,7 +115,10 @@ class ClientStage:
 
     def environment(self, name: str, ca: CaFiles, environ: Mapping[str, str], *, login: bool = True) -> dict[str, str]:
         """Return the environment of a client: what `seamgate run` and `ca env` set, over the present one."""
-        return {**environ, **client_environment(self.proxy(name, login=login), ca.certificate.absolute())}
+        return {
+            **environ,
+            **client_environment(self.proxy(name, login=login), ca.certificate.absolute(), self._no_roots),
+        }
 
     def reasons(self, name: str) -> tuple[str, ...]:
         """Return the reasons of what the gateway with logins noted about a client; empty if it never came."""

@@ -28,6 +28,7 @@ import msgspec
 
 from seamgate.audit.writable import check_writable
 from seamgate.ca.store import ca_directory, default_directory, files_of, is_ca_there, load_ca
+from seamgate.cli.counting import counted
 from seamgate.cli.doctor_gateway import check_credentials, check_ports
 from seamgate.cli.findings import Finding, Level, Setting
 from seamgate.config import load_config, split_listen
@@ -102,7 +103,7 @@ def check_trust_store(setting: Setting) -> Finding:
     except ConfigError as exc:
         return Finding("trust store", Level.FAIL, exc.message, "apt install ca-certificates")
     count = context.cert_store_stats()["x509_ca"]
-    return Finding("trust store", Level.OK, f"{count} roots" if count else "a folder of roots")
+    return Finding("trust store", Level.OK, counted(count, "root") if count else "a folder of roots")
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

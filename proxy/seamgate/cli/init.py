@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -78,7 +79,8 @@ _IGNORED = "agent.token\naudit/\n"
 
 @click.command()
 @click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
-def init(folder: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: what was written, and where the CA is.")
+def init(folder: Path, as_json: bool) -> None:
     """Write a starter configuration, policy and policy test into FOLDER, with a fresh token for one agent.
 
     Makes the gateway's CA too if there is none yet. Replaces no file.
@@ -94,6 +96,10 @@ def init(folder: Path) -> None:
     _write(folder, files)
     directory = ca_directory(CaConfig(), folder)
     made = launch.ensure_ca(directory)
+    if as_json:
+        told = {"folder": str(folder), "files": list(files), "ca": str(directory), "ca_made": made}
+        click.echo(json.dumps(told))
+        return
     click.echo(_report(folder, list(files), f"{'made' if made else 'uses'} the CA in {directory}"))
 
 

@@ -32,6 +32,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         environ: what the program's environment is made of.
         template: of a guest in a microVM; "": the one of the program's Python.
         chosen: by whom the isolation was, and why none that is stronger: for the audit log; "": by the user.
+        no_roots: an empty folder.
     """
 
     config: Config
@@ -41,6 +42,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     environ: Mapping[str, str]
     template: str = ""
     chosen: str = ""
+    no_roots: str = ""
 
     def facts(self, isolation: Isolation) -> dict[str, str]:
         """Return what the audit log should know of the run's start, in this isolation."""
@@ -144,7 +146,9 @@ async def _behind_proxy(run: Run) -> int:
     private = launch.private_config(run.config, token=token, labels=run.labels, audit_path=run.journal)
     async with Gateway(private, facts=run.facts(Isolation.PROXY)) as gateway:
         # Of the whole configuration, so that the tokens of its other guests are taken out too.
-        environment = launch.guest_environment(run.config, gateway.addresses, gateway.ca_path, token, run.environ)
+        environment = launch.guest_environment(
+            run.config, gateway.addresses, gateway.ca_path, token, run.environ, run.no_roots
+        )
         return await launch.run_program(run.command, environment)
 
 
@@ -159,7 +163,7 @@ async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
     with contextlib.suppress(OSError):  # where this user can't make it, a guest can't put anything there either
         config.audit.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     async with Gateway(private, facts=run.facts(Isolation.NETNS)) as gateway:
-        environment = launch.guest_environment(config, addresses, gateway.ca_path, "", run.environ)
+        environment = launch.guest_environment(config, addresses, gateway.ca_path, "", run.environ, run.no_roots)
         environment |= {"NO_PROXY": OWN_HOSTS, "no_proxy": OWN_HOSTS, "npm_config_noproxy": OWN_HOSTS}
         command = launch.find_program(run.command, environment)
         assert private.entries.netns is not None

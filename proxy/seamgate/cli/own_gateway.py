@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -21,7 +22,7 @@ from seamgate.cli.allow import allow_hosts
 from seamgate.cli.brokering import broker
 from seamgate.cli.isolation import Run, Voice, run_isolated
 from seamgate.cli.saying import explain, say, say_nothing
-from seamgate.cli.summary import render_summary, summarise
+from seamgate.cli.summary import render_summary, summarise, summary_json
 from seamgate.config import Config, load_config
 from seamgate.errors import ConfigError
 from seamgate.policy.files import read_policies
@@ -39,6 +40,7 @@ class Asked(NamedTuple):
     own_ca: bool
     template: str
     audit_path: Path | None
+    as_json: bool
     command: Sequence[str]
 
 
@@ -66,10 +68,14 @@ def run_under_own_gateway(asked: Asked, *, talkative: bool, quiet: bool) -> int:
         journal = (asked.audit_path or launch.run_journal(config.audit)).absolute()
         journal = journal.parent.resolve() / journal.name  # a link that turns later leads no guest to it
         launch.forbid_inspection()
-        wanted = Run(config, labels, journal, asked.command, environ, asked.template)
+        no_roots = scratch / "no-roots"
+        no_roots.mkdir()
+        wanted = Run(config, labels, journal, asked.command, environ, asked.template, no_roots=str(no_roots))
         voice = Voice(say if talkative else say_nothing, say_nothing if quiet else say, say, explain)
         code = uvloop.run(_run(wanted, asked.isolation, voice))
-        if talkative:
+        if asked.as_json:
+            click.echo(json.dumps(summary_json(summarise(journal), journal)), err=True)
+        elif talkative:
             click.echo(render_summary(summarise(journal), journal), err=True)
     return code
 

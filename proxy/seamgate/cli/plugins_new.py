@@ -6,6 +6,7 @@ suite, a README. What it writes works as it is. Replaces no file.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from string import Template
@@ -162,7 +163,8 @@ _IGNORED = "__pycache__/\n*.egg-info/\n.mypy_cache/\n.pytest_cache/\ndist/\n"
     type=click.Path(path_type=Path, file_okay=False),
     help="Where to write it. [default: seamgate-NAME]",
 )
-def new(name: str, folder: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the folder, and what was written.")
+def new(name: str, folder: Path | None, as_json: bool) -> None:
     """Write a plugin called NAME: a typed distribution with its entry point, and a test that passes.
 
     \b
@@ -177,6 +179,9 @@ def new(name: str, folder: Path | None) -> None:
     place = folder or Path(f"seamgate-{name}")
     files = _files(name)
     _write(place, files)
+    if as_json:
+        click.echo(json.dumps({"plugin": name, "folder": str(place), "files": list(files)}))
+        return
     for path in files:
         click.echo(f"  {click.style(path, fg='green')}")
     click.echo(f"\nNext:  cd {place} && pip install -e . && pytest && mypy\n       seamgate plugins check {name}")

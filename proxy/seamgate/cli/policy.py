@@ -18,6 +18,7 @@ import click
 import msgspec
 
 from seamgate.cli.commands import Group
+from seamgate.cli.counting import counted
 from seamgate.config import load_config
 from seamgate.credentials.config import CredentialConfig
 from seamgate.credentials.unbound import find_unbound
@@ -498,7 +499,7 @@ def lint(files: tuple[Path, ...], config: Path | None, strict: bool, as_json: bo
         for each in findings:
             click.echo(finding_line(each))
         warnings = sum(each.severity == "warning" for each in findings)
-        click.echo(_dim(f"{warnings} warnings, {len(findings) - warnings} notes"))
+        click.echo(_dim(f"{counted(warnings, 'warning')}, {counted(len(findings) - warnings, 'note')}"))
     if any(strict or each.severity == "warning" for each in findings):
         raise SystemExit(1)
 

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from seamgate.audit.view import printable
+from seamgate.cli.counting import counted
 from seamgate.cli.policy import _beside, _pipeline
 from seamgate.document import read_text
 from seamgate.errors import ConfigError, TargetError
@@ -230,12 +231,9 @@ def _show(found: _Difference) -> None:
         click.echo(f"\nno request meets the condition of {each.rule}: write a test case that does, to see what it does")
     counts = ", ".join(f"{len(found.of(change))} {change}" for change in _CHANGES)
     rules, tried = len(found.rules), len(found.trials)
-    differ = f"{rules} rule{'s differ' if rules != 1 else ' differs'}"
-    click.echo(f"\n{differ}; of {tried} request{'' if tried == 1 else 's'} that {_were(tried)} tried: {counts}")
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
+    differ = f"{counted(rules, 'rule')} {'differs' if rules == 1 else 'differ'}"
+    were = "was" if tried == 1 else "were"
+    click.echo(f"\n{differ}; of {counted(tried, 'request')} that {were} tried: {counts}")
 
 
 def _show_trials(change: str, trials: list[_Trial]) -> None:

@@ -21,6 +21,7 @@ from seamgate.audit.line import parse_time
 from seamgate.audit.parts import WITHHELD
 from seamgate.audit.reading import read_lines
 from seamgate.audit.view import Filter, parse_moment, printable, read_facts
+from seamgate.cli.counting import counted
 from seamgate.cli.policy import _CONFIG, _FILES, _policy_paths
 from seamgate.errors import AuditError, ConfigError, SeamgateError
 from seamgate.flow import Guest, Isolation, Request, Target
@@ -266,13 +267,14 @@ def _show(outcome: _Replay) -> None:
         if count
     )
     span = f", {outcome.first} to {outcome.last}" if outcome.requests else ""
-    click.echo(f"{outcome.requests} requests{span}")
+    click.echo(f"{counted(outcome.requests, 'request')}{span}")
     click.echo(
         f"{outcome.same} as recorded{f', {told}' if told else ''}{f', {untold} can not be told' if untold else ''}"
     )
     for (change, was, rule, reason), group in _groups(outcome):
         by = f"by {rule}" if rule else reason
-        click.echo(f"\n{click.style(change, fg=colours[change], bold=True)}  {by}, was {was or 'denied by no rule'}")
+        before = was or "denied, since no rule allowed it"
+        click.echo(f"\n{click.style(change, fg=colours[change], bold=True)}  {by}, was {before}")
         _show_group(group)
     for rules, group in sorted(outcome.untold.items(), key=lambda each: -each[1].count):
         click.echo(f"\n{click.style('can not be told', bold=True)}  it hangs on what is not recorded:")
@@ -286,7 +288,6 @@ def _show(outcome: _Replay) -> None:
 
 
 def _show_group(group: _Group) -> None:
-    who = "guest" if len(group.guests) == 1 else "guests"
-    click.echo(f"  {group.count:>7}  of {len(group.guests)} {who}")
+    click.echo(f"  {group.count:>7}  of {counted(len(group.guests), 'guest')}")
     for example in group.examples:
         click.echo(f"           {printable(example)}")

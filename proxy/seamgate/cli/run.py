@@ -62,6 +62,7 @@ from seamgate.observe.logging import LEVELS, configure_logging
     help="Say at the start what is made of this run, at the end what was denied. [default: on a terminal; elsewhere "
     "only what is withheld, or held less than by a microVM]",
 )
+@click.option("--json", "as_json", is_flag=True, help="At the end, print the summary as one line of JSON instead.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
@@ -78,6 +79,7 @@ def run(
     template: str,
     audit_path: Path | None,
     summary: bool | None,
+    as_json: bool,
     log_level: str,
     command: tuple[str, ...],
 ) -> None:
@@ -106,11 +108,11 @@ def run(
     # Imported now: it takes most of a second, which a program that is handed in has no use for.
     from seamgate.cli.own_gateway import Asked, run_under_own_gateway
 
-    asked = Asked(config_path, allowed, kept, labels, isolation, own_ca, template, audit_path, command)
+    asked = Asked(config_path, allowed, kept, labels, isolation, own_ca, template, audit_path, as_json, command)
     context.exit(run_under_own_gateway(asked, talkative=talkative, quiet=quiet))
 
 
-_OF_THE_POOL = ("config_path", "allowed", "kept", "labels", "isolation", "own_ca", "template", "audit_path")
+_OF_THE_POOL = ("config_path", "allowed", "kept", "labels", "isolation", "own_ca", "template", "audit_path", "as_json")
 """Parameters whose place the pool's gateway has: its configuration, its journal, its template."""
 
 

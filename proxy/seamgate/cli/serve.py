@@ -19,24 +19,14 @@ import structlog
 import uvloop
 
 from seamgate import launch
-from seamgate.audit.writable import check_writable
 from seamgate.cli.banner import render_banner
-from seamgate.cli.policy import finding_line
+from seamgate.cli.serve_check import check_config, tell_whether_it_loads
 from seamgate.cli.succession import Successor, inheritance
-from seamgate.config import MOST_WORKERS, Config, load_config
-from seamgate.credentials.placeholders import PlaceholderIndex
-from seamgate.credentials.unbound import find_unbound
-from seamgate.entry.identity import Identities
+from seamgate.config import MOST_WORKERS, load_config
 from seamgate.errors import SeamgateError
-from seamgate.flow import Isolation
 from seamgate.gateway import Gateway
 from seamgate.observe.logging import LEVELS, configure_logging
-from seamgate.policy.files import read_policies
-from seamgate.registry import load_plugins
-from seamgate.signing import check_authorities
 from seamgate.tasks import spawn
-from seamgate.upstream.addresses import compile_permit
-from seamgate.upstream.tls import UpstreamTls
 from seamgate.workers.supervisor import Supervisor
 
 log = structlog.get_logger("seamgate.serve")
@@ -54,6 +44,7 @@ log = structlog.get_logger("seamgate.serve")
     help="How this gateway runs. [env: SEAMGATE_CONFIG]",
 )
 @click.option("--check", is_flag=True, help="Load everything, say whether it can be used, and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --check: print one JSON object.")
 @click.option("--log-format", type=click.Choice(["auto", "console", "json"]), default="auto", show_default=True)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--grace", "grace_s", type=click.FloatRange(0), default=10.0, show_default=True, metavar="SECONDS",
@@ -69,6 +60,7 @@ def serve(
     context: click.Context,
     config_path: Path,
     check: bool,
+    as_json: bool,
     log_format: str,
     log_level: str,
     grace_s: float,
@@ -80,37 +72,24 @@ def serve(
     it is. SIGTERM and SIGINT stop it once the requests under way are done; a second one cuts them. SIGUSR2 starts the
     same command again, with the code and configuration of now, and hands the listeners over to it.
     """
+    if as_json and not check:
+        raise click.UsageError("--json is for --check: a gateway that runs has `seamgate status --json`")
     configure_logging(log_format, log_level, color=context.color)  # type: ignore[arg-type]  # click.Choice checked it
+    if check:
+        tell_whether_it_loads(config_path, as_json=as_json)
+        return
     inherited = inheritance()
     config = load_config(config_path)
     if workers is not None:
         config = msgspec.structs.replace(config, workers=workers)
     gateway = Gateway(config) if config.workers == 1 else Supervisor(config, log_format=log_format, log_level=log_level)
     gateway.fixed_workers = workers
-    if check:
-        uvloop.run(_check(config))
-        for finding in find_unbound(read_policies(config.policies), config.credentials):
-            click.echo(finding_line(finding), err=True)
-        click.echo(f"{config_path}: everything loads")
-        return
     launch.forbid_inspection()
     if inherited is not None:
-        uvloop.run(_check(config))
+        uvloop.run(check_config(config))
         inherited.await_turn()
         gateway.inherited = inherited.listening
     uvloop.run(Service(config_path, gateway, grace_s, context.color).run())
-
-
-async def _check(config: Config) -> None:
-    """Load what a start loads, in a loop as it does, without listening and without touching the journal."""
-    check_writable(config.audit.file)
-    if config.entries.terminate:
-        check_authorities(config)
-    load_plugins(config, 1, time.time)
-    UpstreamTls(config.upstream_tls, base=config.base)
-    Identities(config.guests, Isolation.PROXY)
-    compile_permit(config.permit_addresses)
-    PlaceholderIndex(config.credentials)
 
 
 class Service:

@@ -12,6 +12,7 @@ import msgspec
 from seamgate.audit.view import printable
 from seamgate.cli.admin_client import ask, find, problem_of, where
 from seamgate.cli.commands import EXIT_NO
+from seamgate.cli.counting import counted
 from seamgate.errors import PrerequisiteMissing
 from seamgate.observe.status import Status, WorkerStatus
 
@@ -66,10 +67,10 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
     for text in _reasons(status):
         yield "", text
     refused = f", {counts.connections_refused_total} refused" if counts.connections_refused_total else ""
-    yield "guests", f"{counts.connections} connections of {counts.connections_limit}{refused}"
-    sessions = f"{counts.sessions_busy} sessions busy, {counts.sessions_idle} idle"
+    yield "guests", f"{counted(counts.connections, 'connection')} of {counts.connections_limit}{refused}"
+    sessions = f"{counted(counts.sessions_busy, 'session')} busy, {counts.sessions_idle} idle"
     opened = f"{counts.sessions_opened_total} opened, {counts.sessions_reused_total} times reused"
-    yield "upstreams", f"{sessions}, {counts.sessions_waiting} requests waiting; {opened}"
+    yield "upstreams", f"{sessions}, {counted(counts.sessions_waiting, 'request')} waiting; {opened}"
     for policy in status.policies:
         expired = f", {click.style(f'{policy.expired} expired', fg='yellow')}" if policy.expired else ""
         yield "policy", f"{printable(Path(policy.source).name)}: {policy.rules} rules{expired}, layer {policy.layer}"

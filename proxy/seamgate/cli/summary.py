@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from seamgate.audit.reading import read_lines
 from seamgate.audit.view import field_of, printable, read_facts
+from seamgate.cli.counting import counted
 
 _SHOWN = 5
 _LONGEST_MESSAGE = 160
@@ -52,6 +54,16 @@ def summarise(journal: Path) -> Summary:
     return Summary(allowed, denials.total(), tuple(denials.most_common()))
 
 
+def summary_json(summary: Summary, journal: Path) -> dict[str, Any]:
+    """Return it for --json: every kind of denial, the most frequent first."""
+    return {
+        "allowed": summary.allowed,
+        "denied": summary.denied,
+        "denials": [{**msgspec.structs.asdict(denial), "count": count} for denial, count in summary.denials],
+        "journal": str(journal),
+    }
+
+
 def _counted(count: int, what: str, color: str) -> str:
     return click.style(f"{count} {what}", fg=color) if count else f"0 {what}"
 
@@ -59,7 +71,7 @@ def _counted(count: int, what: str, color: str) -> str:
 def render_summary(summary: Summary, journal: Path) -> str:
     """Return the text for people."""
     total = summary.allowed + summary.denied
-    head = f"seamgate: {total} request{'' if total == 1 else 's'}, "
+    head = f"seamgate: {counted(total, 'request')}, "
     allowed = _counted(summary.allowed, "allowed", "green")
     denied = _counted(summary.denied, "denied", "red")
     lines = [f"{head}{allowed}, {denied}"]
@@ -70,7 +82,7 @@ def render_summary(summary: Summary, journal: Path) -> str:
             lines.append(f"         {click.style(_short(printable(denial.message)), dim=True)}")
     hidden = len(summary.denials) - _SHOWN
     if hidden > 0:
-        lines.append(f"         and {hidden} more kinds")
+        lines.append(f"         and {counted(hidden, 'more kind')}")
     lines.append(f"  every record: seamgate audit tail {journal}{' --denied' if summary.denied else ''}")
     return "\n".join(lines)
 
