@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from seamgate.ca.store import init_ca
-from support.cli import Running, seamgate
+from support.cli import COMMAND_S, Running, seamgate
 
 _PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
 _SHOW_CA = """\
@@ -93,10 +93,15 @@ def test_an_inherited_folder_of_roots_is_not_trusted(isolation: str, tmp_path: P
     roots = tmp_path / "roots"
     certificate = init_ca(tmp_path / "other").files.certificate
     roots.mkdir()
-    digest = subprocess.check_output(["openssl", "x509", "-hash", "-noout", "-in", certificate], text=True).strip()
+    digest = subprocess.check_output(
+        ["openssl", "x509", "-hash", "-noout", "-in", certificate], text=True, timeout=COMMAND_S
+    ).strip()
     (roots / f"{digest}.0").write_bytes(certificate.read_bytes())
     verify, env = ("openssl", "verify", str(roots / f"{digest}.0")), {"SSL_CERT_DIR": str(roots)}
-    assert subprocess.run(verify, env=os.environ | env, capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(verify, env=os.environ | env, capture_output=True, timeout=COMMAND_S, check=False).returncode
+        == 0
+    )
     done = seamgate("run", "--isolation", isolation, "--", *verify, home=tmp_path, env=env)
     assert (done.returncode, "self-signed certificate" in done.stderr) == (2, True), done
 
