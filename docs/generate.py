@@ -34,8 +34,8 @@ _CONFIGURATION_INTRODUCTION = """\
 How a gateway runs. What guests may do stands in the policy files, see [policy.md](policy.md). The file is read
 strictly: an unknown key, a wrong type or a reference to nothing is an error with file, line and column. It holds no
 secret, only where secrets come from. `seamgate serve --check` says whether it can be used. SIGHUP and
-`seamgate reload` take over `policies`, `credentials`, `plugins`, `permit_addresses`, `dns`, `upstream_tls`,
-`upstream_proxy` and `http2`;
+`seamgate reload` take over `policies`, `credentials`, `guests`, `plugins`, `permit_addresses`, `dns`, `upstream_tls`,
+`upstream_proxy`, `http2` and `reload`;
 the rest waits for the next start, and both say so.
 """
 _REASONS_INTRODUCTION = """\

@@ -53,6 +53,7 @@ from seamgate.registry import SharedState, go_on, load_aside, load_plugins
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import Revoked, bound_by, revoke
 from seamgate.seam import Seam
+from seamgate.shortage import Shortage
 from seamgate.signing import Authorities, NewAuthorities
 from seamgate.stopping import end_all, let_finish, see_off
 from seamgate.tasks import spawn
@@ -86,6 +87,7 @@ class Gateway:
         self._facts = facts or {}
         self.seam: Seam
         self.connections = Connections(config.limits.connections, config.limits.guest_connections)
+        self._shortage = Shortage(self.connections)
         self._tag = ""
         self._shared: SharedState | None = None
         self.addresses: dict[str, tuple[str, int]] = {}
@@ -354,6 +356,7 @@ class Gateway:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_EVERY_S, self._sweep)
         now = time.monotonic()
         self.connections.sweep(now)
+        self._shortage.check(now)
         self.seam.pool.sweep(now)
         if not self._journal.healthy:
             self._journal.flush()

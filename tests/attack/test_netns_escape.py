@@ -174,7 +174,7 @@ async def test_a_silent_connection_is_audited() -> None:
     code = "import socket\nfor port in (80, 443): socket.create_connection(('1.1.1.1', port)).close()"
     async with Lab(HttpUpstream(echo)) as lab:
         await python(lab, code)
-        await lab.refused(*(f"CONNECT 1.1.1.1:{port} deny guest_timeout 0 denied" for port in (80, 443)))
+        await lab.refused(*(f"CONNECT 1.1.1.1:{port} deny guest_gone 0 denied" for port in (80, 443)))
 
 
 async def test_a_flood_is_counted_not_listed() -> None:

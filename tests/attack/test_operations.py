@@ -92,6 +92,7 @@ async def test_a_gateway_without_descriptors_recovers(tmp_path: Path) -> None:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now + 4, hard))
             held = [await service.client() for _ in range(40)]
             await _opened(pid, open_now + 4)
+            await service.logged("no descriptor is left: connections are dropped and none is dialled")
             answer = await early.ask("GET", "/api/during")
             assert (answer.status, answer.reason) == (503, "overloaded")
             for client in held:

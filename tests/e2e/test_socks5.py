@@ -89,7 +89,7 @@ async def test_what_is_refused_is_told_and_audited(sent: bytes, answer: bytes, r
 
 
 @pytest.mark.parametrize(
-    ("first", "reason"), [(b"\0ssh", "bad_request"), (b"SSH-2.0-x\r\n\r\n", "-"), (b"", "guest_timeout")]
+    ("first", "reason"), [(b"\0ssh", "bad_request"), (b"SSH-2.0-x\r\n\r\n", "-"), (b"", "guest_gone")]
 )
 async def test_what_is_neither_tls_nor_http_gets_nowhere(first: bytes, reason: str) -> None:
     """A tunnel is opened by what a rule may allow; what it then carries has to be a request."""

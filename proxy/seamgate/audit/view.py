@@ -166,8 +166,10 @@ def _about_itself(facts: Facts) -> str:
 
 def _url(facts: Facts) -> str:
     request = facts.get("request")
-    if not isinstance(request, dict) or not request.get("host"):
+    if not isinstance(request, dict):
         return "-"
+    if not request.get("host"):
+        return str(request.get("scheme") or "-")  # of SOCKET: the family, which is all that there is
     host, port, scheme = str(request["host"]), request.get("port", 0), request.get("scheme", "")
     host = f"[{host}]" if ":" in host else host
     place = host if port in (0, {"https": 443, "http": 80}.get(str(scheme))) else f"{host}:{port}"

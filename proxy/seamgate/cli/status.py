@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -13,11 +13,14 @@ from seamgate.audit.view import printable
 from seamgate.cli.admin_client import ask, find, problem_of, where
 from seamgate.cli.commands import EXIT_NO
 from seamgate.cli.counting import counted
-from seamgate.errors import PrerequisiteMissing
+from seamgate.errors import Blame, PrerequisiteMissing, Reason
 from seamgate.observe.status import Status, WorkerStatus
 
 _WIDTH = 12
 _REASONS_SHOWN = 8
+_DENIED_LATE = (Reason.RESPONSE_DENIED, Reason.RESPONSE_UNDECODABLE)
+_FAILURES = frozenset(each for each in Reason if each.blame is Blame.UPSTREAM and each not in _DENIED_LATE)
+"""How what was allowed ends where the upstream is to blame. An answer that was refused is a denial."""
 
 
 @click.command()
@@ -64,8 +67,11 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
     counts = status.counts
     denied = f"{counts.denied_total} of {counts.requests_total} denied so far"
     yield "requests", f"{counts.requests_active} under way; {denied}"
-    for text in _reasons(status):
+    denials, failures = reasons_shown(status.reasons)
+    for text in denials:
         yield "", text
+    for first, text in zip(("failures", *[""] * len(failures)), failures, strict=False):
+        yield first, text.strip() if first else text
     refused = f", {counts.connections_refused_total} refused" if counts.connections_refused_total else ""
     yield "guests", f"{counted(counts.connections, 'connection')} of {counts.connections_limit}{refused}"
     sessions = f"{counted(counts.sessions_busy, 'session')} busy, {counts.sessions_idle} idle"
@@ -104,15 +110,18 @@ def _generation(status: Status) -> str:
     return f"{status.generation} since {since}; {reloads.done} reloads, {reloads.refused} refused"
 
 
-def _reasons(status: Status) -> Iterator[str]:
-    """The commonest reasons of denials, over all entries."""
+def reasons_shown(reasons: Mapping[str, Mapping[str, int]]) -> tuple[list[str], list[str]]:
+    """Return the commonest reasons over all entries: of denials, and of what was allowed and could not be done."""
     total: dict[str, int] = {}
-    for by_reason in status.reasons.values():
+    for by_reason in reasons.values():
         for reason, count in by_reason.items():
             if reason not in ("", "allowed"):
                 total[reason] = total.get(reason, 0) + count
-    for reason, count in sorted(total.items(), key=lambda pair: -pair[1])[:_REASONS_SHOWN]:
-        yield f"  {count} x {reason}"
+    denials: list[str] = []
+    failures: list[str] = []
+    for reason, count in sorted(total.items(), key=lambda pair: -pair[1]):
+        (failures if reason in _FAILURES else denials).append(f"  {count} x {reason}")
+    return denials[:_REASONS_SHOWN], failures[:_REASONS_SHOWN]
 
 
 def _duration(seconds: float) -> str:

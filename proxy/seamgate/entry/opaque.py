@@ -175,13 +175,16 @@ class OpaqueStream(asyncio.Protocol):
         guest.data_received(data)
 
     def eof_received(self) -> bool:
-        """The guest says nothing."""
-        self._silent()
+        """The guest says nothing, and will not."""
+        self._gone()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The guest is gone."""
-        self._silent()
+        self._gone()
+
+    def _gone(self) -> None:
+        self.end(deny("The guest closed the connection before it asked for anything.", reason=Reason.GUEST_GONE))
 
     def _silent(self) -> None:
         self.end(deny("The connection was opened, and nothing was asked.", reason=Reason.GUEST_TIMEOUT))

@@ -169,12 +169,15 @@ class SocksStream(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client ends before it has asked for anything."""
-        self._late()
+        self._gone()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        self._late()
+        self._gone()
+
+    def _gone(self) -> None:
+        self.refuse(deny("the guest closed before its request was whole", reason=Reason.GUEST_GONE))
 
     def _late(self) -> None:
         self.refuse(deny("the request did not come whole", reason=Reason.GUEST_TIMEOUT))

@@ -47,6 +47,7 @@ def test_a_request_is_one_line() -> None:
         ({"outcome": "truncated"}, "12.3ms truncated"),
         ({"would_rule": "next"}, "12.3ms would be denied by next"),
         ({"request": {}}, " - - "),
+        ({"request": {"method": "SOCKET", "scheme": "netlink"}}, " SOCKET netlink "),
         ({"kind": "begin"}, " begin POST "),
         ({"request": {"method": "CONNECT", "scheme": "https", "host": "::1", "port": 443}}, "CONNECT [::1]:443 "),
         (
