@@ -104,9 +104,13 @@ class NetnsEntry(_Section, frozen=True):
         denied_names: what the answer to a name that policy denies is: `nxdomain` (clients give up at once), `refused`
             (they try again, and say that it may pass) or `explain` (an address at which every request is denied, so
             that clients over HTTP are told why).
+        processes: `own`: a guest has a process namespace, or does not run. `shared`: where a machine permits none (a
+            container masks parts of /proc), it sees the processes around it, may signal those of its user, the
+            gateway among them, and has no unix sockets but pairs.
     """
 
     denied_names: Literal["nxdomain", "refused", "explain"] = "nxdomain"
+    processes: Literal["own", "shared"] = "own"
 
 
 class KvmIdle(_Section, frozen=True):

@@ -80,6 +80,55 @@ def test_what_the_machine_forbids_is_named(tmp_path: Path) -> None:
     assert facts["isolation_chosen"].startswith("auto. Why not netns: ")
 
 
+# Parts of /proc are masked, as container engines do it: then the kernel permits no other /proc further in.
+_MASKED = 'mount --bind /dev/null /proc/kallsyms && exec "$0" -m seamgate "$@"'
+
+
+def test_without_a_process_namespace_there_is_no_run(tmp_path: Path) -> None:
+    """The program could signal the gateway: exit code 3; auto takes the next; only a configuration permits it."""
+    command = ("unshare", "-Urm", "sh", "-c", _MASKED, sys.executable)
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        code = "import socket\ntry: socket.socket(socket.AF_UNIX)\nexcept OSError as error: print('ran', error.errno)"
+        return subprocess.run(
+            [*command, *options, sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+
+    done = run("run", "--isolation", "netns", "--")
+    assert (done.returncode, done.stdout) == (3, ""), done
+    assert "--isolation netns: a process namespace can't be had, because parts of /proc are masked here" in done.stderr
+    assert "{processes: shared}" in done.stderr
+    path = _policy(tmp_path, "{id: a, allow: {hosts: [a.example]}}")
+    done = run("run", "-c", str(path), "--isolation", "netns", "--")
+    assert (done.returncode, done.stdout) == (3, ""), done
+    path.write_text(path.read_text().replace("denied_names: refused", "processes: shared"))
+    done = run("run", "-c", str(path), "--isolation", "netns", "--")
+    assert (done.returncode, done.stdout) == (0, "ran 97\n"), done
+    assert "the guest sees other processes" in done.stderr
+    assert "it shares its processes with this machine" in done.stderr
+    doctor = subprocess.run(
+        [*command, "doctor"], env=environment(tmp_path), capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )
+    assert "parts of /proc are masked here" in doctor.stdout
+    auto = subprocess.run(
+        [*command, "run", "--", "sh", "-c", "echo ran"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
+    )
+    assert (auto.returncode, auto.stdout) == (0, "ran\n"), auto
+    assert "Why not netns: a process namespace can't be had" in auto.stderr
+
+
 def test_a_guest_ends_with_its_gateway(tmp_path: Path) -> None:
     """Killed without a chance to clean up: nothing of the guest goes on without the gateway."""
     program = subprocess.Popen(

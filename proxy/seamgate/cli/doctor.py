@@ -240,9 +240,14 @@ def check_namespaces(_: Setting) -> Finding:
     except (OSError, subprocess.TimeoutExpired) as exc:
         return Finding("namespaces", Level.WARN, f"could not be tried: {type(exc).__name__}", "use --isolation proxy")
     if child.returncode == 0:
-        return Finding("namespaces", Level.OK, "user and network namespaces with rules in them may be made")
+        found = "user, process and network namespaces with rules in them may be made"
+        if pairs_only := child.stdout.strip():
+            found += f", but programs have no unix sockets other than pairs: {pairs_only}"
+            return Finding("namespaces", Level.WARN, found, "`sysctl kernel.yama.ptrace_scope=1` as root")
+        return Finding("namespaces", Level.OK, found)
     said = child.stderr.strip().splitlines()
-    return Finding("namespaces", Level.WARN, said[-1] if said else "the attempt was killed", _namespace_advice())
+    problem, *advice = said[-1].split("; ", 1) if said else ["the attempt was killed"]
+    return Finding("namespaces", Level.WARN, problem, advice[0] if advice else _namespace_advice())
 
 
 _LAUNCHER = "seamgate.entry.netns.launcher"

@@ -1,6 +1,7 @@
 """How launcher and gateway talk: lines of JSON over a unix stream, some with file descriptors. Both sides use it.
 
-gateway -> launcher    {"command": [...], "environment": {...}, "hide": [...], "trust": path, "parent": pid}
+gateway -> launcher    {"command": [...], "environment": {...}, "covers": {...}, "trust": path, "parent": pid,
+                       "may_share": bool}
 launcher -> gateway    {"ready": [names of sockets], "processes": bool} and the sockets, or {"error": text}
 gateway -> launcher    {"go": true}
 keeper -> gateway      {"pairs_only": why there are no other unix sockets}

@@ -92,6 +92,7 @@ class NetnsGuest:
         self._names = NameTable()
         seam = gateway.seam
         self._refusals = Refusals(seam, guest, ENTRY)
+        self._may_share = entry.processes == "shared"
         self._dns = DnsService(seam, guest, self._names, self._refusals, DENIED_CODES[entry.denied_names])
         self._redirected = OpaqueStreams(seam, gateway.authorities, gateway.connections, ENTRY)
         self._closers: list[Callable[[], None]] = []
@@ -129,6 +130,7 @@ class NetnsGuest:
                 "covers": msgspec.to_builtins(covers),
                 "trust": str(bundle if bundle.exists() else self._gateway.ca_path),
                 "parent": os.getpid(),
+                "may_share": self._may_share,
             }
         )
         spawn(self._send(order), name="order a guest", on_error=self._fail)

@@ -34,11 +34,13 @@ _CANNOT_EXECUTE, _NOT_FOUND = 126, 127
 _PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT})
 _WAITED_FOR = _PASSED_ON | {signal.SIGCHLD}
 _READY, _UNIX, _PAIRS_ONLY = b"r", b"u", b"p"
+_NO_TRACING = "tracing is forbidden here (kernel.yama.ptrace_scope, or a filter of a container)"
 _FROM_KERNEL = 0x80  # SI_KERNEL: the terminal sent it, to everybody in the foreground, the guest included
 
 
 class Order:
-    """What the gateway wants: the program and its environment, what to keep from it, roots to trust, our parent."""
+    """What the gateway wants: the program and its environment, what to keep from it, roots to trust, our parent, and
+    whether the program may do without a process namespace."""
 
     def __init__(self, message: Mapping[str, object]) -> None:
         self.command: list[str] = message["command"]  # type: ignore[assignment]
@@ -46,10 +48,18 @@ class Order:
         self.covers = msgspec.convert(message["covers"], Covers)
         self.trust: str = message["trust"]  # type: ignore[assignment]
         self.parent: int = message["parent"]  # type: ignore[assignment]
+        self.may_share: bool = message["may_share"]  # type: ignore[assignment]
 
 
+_NO_PROCESSES = (
+    "a process namespace can't be had, because parts of /proc are masked here (a container), and without one the "
+    "program could signal the gateway and whatever else runs here as its user; unmask /proc (Docker: --security-opt "
+    "systempaths=unconfined, Kubernetes: procMount: Unmasked), or permit it in a configuration with `entries: {netns: "
+    "{processes: shared}}`"
+)
 TRY = "--try"
-"""In place of the descriptor: make everything, say on standard error what can't be, and end."""
+"""In place of the descriptor: make everything, say on standard error what can't be, and on standard output why there
+would be no unix sockets but pairs; and end."""
 
 
 def main() -> None:
@@ -80,12 +90,27 @@ def main() -> None:
 def _try() -> NoReturn:
     try:
         namespace.check_machine()
+        has_processes = namespace.may_show_processes()
         namespace.enter(processes=False)
         namespace.open_sockets(six=namespace.set_up_network())
+        if not has_processes:
+            raise namespace.StepFailed(_NO_PROCESSES)
     except namespace.StepFailed as failure:
         sys.stderr.write(f"{failure}\n")
         sys.exit(_FAILED)
+    if not _may_supervise():
+        sys.stdout.write(f"{_NO_TRACING}\n")
     sys.exit()
+
+
+def _may_supervise() -> bool:
+    """Try, with a child that waits, whether guests can be supervised."""
+    child = _fork(lambda: os._exit(signal.sigwait({signal.SIGTERM})))
+    try:
+        return supervisor.can_supervise(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def _prepare(order: Order, channel: socket.socket) -> bool:
@@ -94,6 +119,8 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
     paths = mounts.socket_paths(_read(Path("/proc/net/unix")))
     has_processes = namespace.may_show_processes()
     namespace.enter(processes=has_processes)
+    if not has_processes and not order.may_share:
+        raise namespace.StepFailed(_NO_PROCESSES)
     system.die_with_parent(signal.SIGKILL)
     if os.getppid() != order.parent:
         sys.exit(_FAILED)
@@ -190,7 +217,7 @@ def _supervise(guest: int, ours: socket.socket, channel: socket.socket, *, has_p
     if not has_processes:
         why = "it shares its processes with this machine"
     elif not supervisor.can_supervise(guest):
-        why = "tracing is forbidden here (kernel.yama.ptrace_scope, or a filter of a container)"
+        why = _NO_TRACING
     else:
         why = ""
     ours.sendall(_PAIRS_ONLY if why else _UNIX)
