@@ -50,15 +50,62 @@ WELL_KNOWN = (
 )
 """Of two for one host the first that is set is brokered, the other withheld: a request has one credential."""
 
+# What a name says wherever it stands in it, and what only a whole word says. Variables that say something else by it
+# are `_HARMLESS_NAME`.
 _SECRET_NAME = re.compile(
     r"""(?ix)
-    (?: (?: ^ | _ ) (?: key | pat | pass | auth | credentials? ) $ | _pwd $  # never PWD, a folder
-      | (?: api_?key | token | secret s? | password | passwd | passphrase ) (?: _base64 | _b64 )? $
-      | (?: ^ | _ ) (?: secret | password | passwd | private_key | access_key | api_?key ) (?: _ | $ )
-    )"""
+    secret | passw | passphrase | credential | api_?key | access_?key | private_?key | signing_?key | auth_?key
+    | ssh_?key | encryption_?key | connection_?string | conn_?str | webhook | bearer | cookie | extra_?header
+    | token (?: _? (?: base64 | b64 | value | \d+ ) )? $ | token _
+    | (?: ^ | _ ) (?: key | pat | pwd | pin | jwt | otp | dsn | sas | netrc | pgpass ) (?: _ | \d* $ )
+    | (?: pass | pwd | auth | key s? ) (?: _? (?: base64 | b64 | value | \d+ ) )? $
+    | (?: ^ | _ ) (?: pass | auth | htpasswd | oauth ) _
+    """
 )
-_PROXY_NAME = re.compile(r"(?i)_proxy$")
-_URL_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s@]*:[^/?#\s]+@")
+_HARMLESS_NAME = re.compile(
+    r"""(?ix)
+    ^ (?: OLD )? PWD $  # folders
+    | ^ (?: .* _ )? (?: monkey | hotkey | turkey | keyboard ) $ | (?: ^ | _ ) (?: compass | bypass | author ) $
+    | ^ (?: SSH_AUTH_SOCK | XAUTHORITY | GIT_ASKPASS | SSH_ASKPASS | SUDO_ASKPASS | SSH_ASKPASS_REQUIRE ) $
+    | ^ TOKENIZERS_
+    """
+)
+# Those that every isolation replaces or takes out (`ca.environment`); others (RSYNC_PROXY) are like any variable.
+_PROXY_NAME = re.compile(r"(?i)^(?:(?:https?|all|wss?|no)_proxy|npm_config_(?:https_)?proxy)$")
+_URL_WITH_USER = re.compile(r"(?P<web>https?)?://(?P<user>[^/?#\s@]+)@", re.IGNORECASE)
+_NO_SECRET_USERS = frozenset(("git", "hg", "svn", "ssh"))
+"""Who logs in with a key, not with what stands in the URL."""
+_URL_THAT_IS_A_SECRET = re.compile(
+    r"""(?ix) :// (?:
+      hooks\.slack(?:-gov)?\.com / | (?:[a-z]+\.)? discord(?:app)?\.com / api / (?: v\d+ / )? webhooks /
+      | [^/\s]+ \.webhook\.office\.com / | [^/\s]+ \.logic\.azure\.com [:/] | chat\.googleapis\.com / v1 / spaces /
+      | api\.telegram\.org / bot \d
+    )
+    | [?&] (?: sig | signature | token | access_token | api_?key | key | password | secret | x-amz-signature ) = [^&\s]
+    """
+)
+# As their issuers document them; what stands before the random part is enough, with as much behind it as no word has.
+_SECRET_VALUE = re.compile(
+    r"""(?x)
+    -----BEGIN\ [A-Z0-9 ]*PRIVATE\ KEY
+    | (?<![A-Za-z0-9]) (?:
+        gh[opsur]_[A-Za-z0-9]{20,} | github_pat_[A-Za-z0-9_]{20,} | gl(?:pat|ptt|dt|rt|soat|agent)-[A-Za-z0-9_-]{16,}
+      | (?<! [_-] ) sk- (?= [A-Za-z_-]{0,64} [0-9] ) [A-Za-z0-9_-]{16,}
+      | [sr]k_(?:live|test)_[A-Za-z0-9]{10,} | whsec_[A-Za-z0-9]{16,}
+      | xox[abceoprs]-[A-Za-z0-9-]{8,} | xapp-[0-9]-[A-Za-z0-9-]{8,}
+      | A(?:KIA|SIA)[A-Z0-9]{12,} | AIza[A-Za-z0-9_-]{30,} | ya29\.[A-Za-z0-9_-]{16,} | GOCSPX-[A-Za-z0-9_-]{16,}
+      | hf_[A-Za-z0-9]{20,} | npm_[A-Za-z0-9]{20,} | pypi-AgE[A-Za-z0-9_-]{16,} | dop_v1_[a-f0-9]{16,}
+      | SG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,} | dckr_pat_[A-Za-z0-9_-]{16,} | gsk_[A-Za-z0-9]{16,}
+      | xai-[A-Za-z0-9]{16,} | hvs\.[A-Za-z0-9_-]{16,} | AGE-SECRET-KEY-1 | lin_api_[A-Za-z0-9]{16,}
+      | (?<! [_-] ) eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{2,}\.[A-Za-z0-9_-]+
+    )
+    | (?i: (?: \b bearer | \b authorization [\s:="']+ [a-z]+ ) \s+ [A-Za-z0-9+/_.=-]{8,} )
+    | (?i: (?: ^ | [\s;&,{"'] ) (?: password | passwd | pwd | accountkey | sharedaccesskey | secret | auth | private_key
+        | identitytoken | client_secret | access_?token | refresh_?token | api_?key ) ["']? \s* [=:] \s*
+        ["']? [^\s;"'}] )
+    | (?i: ^ machine \s+ \S+ \s .* \b password \s )
+    """
+)
 
 
 class Brokered(msgspec.Struct, frozen=True):
@@ -132,10 +179,21 @@ def covers(text: str, host: str) -> bool:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Return whether a variable is likely to hold a secret, by its name, or by a password in a URL.
+    """Return whether a variable is likely to hold a secret: by its name, or by what is in it.
 
+    That is a URL with a user or password in it, or one that is a secret itself; or the form of a key or token.
     Proxy variables do not count: the program gets the gateway's own in their place.
     """
     if _PROXY_NAME.search(name):
         return False
-    return bool(_SECRET_NAME.search(name) or _URL_WITH_PASSWORD.search(value))
+    if _SECRET_NAME.search(name) and not _HARMLESS_NAME.search(name):
+        return True
+    return bool(_SECRET_VALUE.search(value) or _URL_THAT_IS_A_SECRET.search(value)) or _has_login(value)
+
+
+def _has_login(value: str) -> bool:
+    """Whether a URL in it has a password, or is one of the web with a user that may be a token."""
+    return any(
+        ":" in (user := found["user"]) or (found["web"] and user.lower() not in _NO_SECRET_USERS)
+        for found in _URL_WITH_USER.finditer(value)
+    )

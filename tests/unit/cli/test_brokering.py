@@ -68,6 +68,9 @@ def test_of_two_for_one_host_one_is_brokered() -> None:
         "ACME_API_KEY", "NPM_TOKEN", "CLIENT_SECRET", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID",
         "AWS_SESSION_TOKEN", "PGPASSWORD", "MYSQL_PWD", "SECRET_KEY_BASE", "DJANGO_SECRET_KEY", "APIKEY", "GITLAB_PAT",
         "GOOGLE_APPLICATION_CREDENTIALS", "acme_token", "SSH_PRIVATE_KEY", "NPM_CONFIG__AUTH", "TOKEN", "API_KEY_2",
+        "DOCKER_AUTH_CONFIG", "AZURE_STORAGE_CONNECTION_STRING", "SLACK_WEBHOOK_URL", "SECRETKEY", "AWS_SECRETKEY",
+        "DBPASS", "SSHKEY", "BEARER", "CI_JOB_JWT", "JWT", "SESSION_COOKIE", "NETRC", "DATABASE_DSN", "REDIS_PASS_1",
+        "GIT_HTTP_EXTRAHEADER", "dbPassword", "USER_PIN", "SERVICE_CONN_STR", "COMPOSER_AUTH", "BASIC_AUTH_VALUE",
     ],
 )  # fmt: skip
 def test_a_name_that_says_secret_is_withheld(name: str) -> None:
@@ -75,16 +78,89 @@ def test_a_name_that_says_secret_is_withheld(name: str) -> None:
     assert broker({name: "some-value"}, ["**"]).withheld == (name,)
 
 
-def test_a_password_in_a_url_is_withheld() -> None:
-    """The name says nothing there; a proxy variable is replaced in any case, and needs no mention."""
-    assert looks_secret("DATABASE_URL", "postgres://app:hunter2hunter2@db.example/app")
-    assert not looks_secret("DATABASE_URL", "postgres://app@db.example/app")
-    assert not looks_secret("HTTPS_PROXY", "http://user:pass@proxy.example:3128")
+@pytest.mark.parametrize(
+    ("value", "is_secret"),
+    [
+        ("postgres://app:hunter2hunter2@db.example/app", True),
+        ("postgres://app@db.example/app", False),
+        ("redis://:hunter2@cache.example", True),
+        ("https://t0ken@pypi.corp.example/simple", True),
+        ("https://a.example/simple HTTPS://t0ken@b.example/simple", True),
+        ("git+https://git@github.com/acme/x", False),
+        ("https://oauth2:t@gitlab.example/x", True),
+        ("ssh://git@github.com/acme/x", False),
+        ("https://pypi.corp.example/simple?page=1", False),
+        ("https://store.example/x?sv=2024&sig=abc%3D", True),
+        ("https://hooks.slack.com/services/T0/B0/abcdefghijk", True),
+        ("https://discord.com/api/webhooks/1/abc", True),
+        ("someone@example.com", False),
+    ],
+)
+def test_a_login_in_a_url_is_withheld(value: str, is_secret: bool) -> None:
+    """A password always; in URLs of the web a user too, which may be a token; and addresses that are the secret."""
+    assert looks_secret("SETTING", value) is is_secret
+    assert not looks_secret("HTTPS_PROXY", value), "replaced by the gateway's own in any case"
+    assert looks_secret("RSYNC_PROXY", value) is is_secret
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH", "PWD", "OLDPWD", "HOME", "LANG", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY"]
-)
+    "value",
+    [
+        "ghp_" + "a1" * 18, "github_pat_" + "a1" * 20, "glpat-" + "a1" * 10, "sk-ant-api03-" + "a" * 24,
+        "sk-proj-" + "a1" * 10, "sk_live_" + "a1" * 10, "xoxb-1234-5678-abcdef", "AKIA" + "ABCD" * 4,
+        "ASIA" + "ABCD" * 4, "AIza" + "a1" * 18, "hf_" + "a1" * 17, "npm_" + "a1" * 18, "pypi-AgE" + "a1" * 20,
+        "gsk_" + "a1" * 20, "-----BEGIN PRIVATE KEY-----\nMII", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3",
+        "eyJhbGciOiJIUzI1NiJ9.e30.c2ln",
+        "--header=ghp_" + "a1" * 18, "Authorization: Basic dXNlcjpwYXNz", "Bearer abcdefgh12345678",
+        '{"auths":{"r.example":{"auth":"dXNlcjpwYXNz"}}}', "host=h user=u password=hunter2",
+        "AccountName=a;AccountKey=abc==", "machine h login u password p",
+    ],
+)  # fmt: skip
+def test_a_value_with_the_form_of_a_secret_is_withheld(value: str) -> None:
+    """Whatever the name of the variable says."""
+    assert broker({"SETTING": value}, ["**"]).withheld == ("SETTING",)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/usr/bin:/bin", "en_GB.UTF-8", "task-force-of-seventeen", "sk-learn-extension-package", "xterm-256color",
+        "-----BEGIN CERTIFICATE-----\nMII", "basic programming", "1.2.3", "a=1;b=2", "--author=me --password-file=x",
+        "github_pat", "ghp_", '{"a": {"b": 1}}', "AKIAVERY", "unix:path=/run/user/0/bus",
+    ],
+)  # fmt: skip
+def test_an_ordinary_value_is_left_alone(value: str) -> None:
+    """Prefixes alone, certificates and words are no secrets."""
+    assert not looks_secret("SETTING", value)
+
+
+def test_a_long_value_takes_no_time() -> None:
+    """What a variable may hold at most is searched in one pass, whatever it repeats."""
+    for piece in (
+        "a",
+        "eyJ",
+        "-eyJ",
+        "sk-",
+        "=sk-a",
+        "a:",
+        "://a",
+        "bearer ",
+        "password ",
+        "machine x ",
+        "a.",
+        "-ghp_",
+    ):
+        assert not looks_secret("SETTING", piece * (131072 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH", "PWD", "OLDPWD", "HOME", "LANG", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY",
+        "SSH_AUTH_SOCK", "XAUTHORITY", "GIT_AUTHOR_NAME", "GIT_ASKPASS", "COMPASS", "TOX_TESTENV_PASSENV", "PINNED",
+        "KEYMAP", "PIP_INDEX_URL", "PYTHONPATH", "SHOPPING_LIST", "PATHEXT", "LS_COLORS", "COLORTERM", "NO_PROXY",
+    ],
+)  # fmt: skip
 def test_an_ordinary_variable_is_left_alone(name: str) -> None:
     """What a program needs to run is there."""
     assert broker({name: "some-value"}, ["**"]).withheld == ()
