@@ -58,6 +58,7 @@ COMPILED = (
     "seamgate/seam.py",
     "seamgate/sides.py",
     "seamgate/streams.py",
+    "seamgate/turns.py",
     "seamgate/upload.py",
     "seamgate/upstream/destination.py",
     "seamgate/upstream/pool.py",
@@ -66,6 +67,7 @@ COMPILED = (
     "seamgate/upstream/session2.py",
     "seamgate/waiting.py",
     "seamgate/websocket_exchange.py",
+    "seamgate/websocket_opening.py",
     "seamgate/workers/ledger.py",
     "seamgate/workers/recorder.py",
 )

@@ -22,9 +22,11 @@ from seamgate.errors import Reason, ResolveFailed, SeamgateError
 from seamgate.exchange_facts import Facts
 from seamgate.flow import BodyState, Headers, Request, Resolution, Supply
 from seamgate.interim import Interim
+from seamgate.protocol.work import HEAD
 from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.stage import GATHERING, JUDGING, NAMES, WAITING
+from seamgate.turns import Share
 from seamgate.upload import Upload
 from seamgate.upstream.addresses import compile_permit
 from seamgate.verdict import Effect, Verdict, denial_of, deny
@@ -32,6 +34,9 @@ from seamgate.waiting import Waiting
 
 NOTHING: Final[tuple[Headers, str | None]] = ((), None)
 """What goes out while nothing is ready to."""
+JUDGED_SHIFT: Final = 10
+"""A body that rules look into costs a unit of its guest's turn for each KiB (1 << 10): the next one waits until that is
+paid, so that there are turns of all others between them, as many as it is long."""
 # A member of an enumeration costs a look-up in its class and its base classes each time, an imported name one in the
 # module: these are asked for often.
 _ALLOW: Final = Effect.ALLOW
@@ -69,6 +74,11 @@ class Approach:
 
     def __repr__(self) -> str:
         return f"<Exchange {self.request.id} {self.request.method} {self.request.url} {NAMES[self._stage]}>"
+
+    @property
+    def share(self) -> Share:
+        """The guest's part of each turn of the loop."""
+        return self._guest.share
 
     # -- what the last hops do -----------------------------------------------------------------------------------------
 
@@ -126,12 +136,22 @@ class Approach:
             self._judge_body(BodyState.COMPLETE)
 
     def _judge_body(self, state: BodyState) -> None:
+        """Judge with the body, in its turn: what rules look into takes long, and a guest may send many at once."""
+        if state is BodyState.COMPLETE and self.share.left <= 0:
+            self.share.wait(self._judge_body_late)
+            return
         body: bytes | None = None
         if state is BodyState.COMPLETE:
             body, state = self._upload.to_judge(self.request.headers, self._seam.limits.judged_body_bytes)
+            self.share.spend(HEAD + (0 if body is None else len(body) >> JUDGED_SHIFT))
         self.request = msgspec.structs.replace(self.request, body=body, body_state=state)
         self._stage = JUDGING
         self._judge()
+
+    def _judge_body_late(self) -> None:
+        """Its turn has come, unless it ended meanwhile, or another policy has judged it."""
+        if self._stage == GATHERING and self.request.body_state is _PENDING:
+            self.guarded(lambda: self._judge_body(BodyState.COMPLETE))
 
     def _too_long(self) -> bool:
         """Refuse a body that is longer than the rule or the gateway takes; True if so."""

@@ -20,6 +20,7 @@ from seamgate.errors import AuditError, Reason, SeamgateError
 from seamgate.flow import Guest, Request, Resolution, Target
 from seamgate.limits import LimitsConfig
 from seamgate.pipeline import Pipeline
+from seamgate.turns import Shares
 from seamgate.upload import HeldBytes
 from seamgate.upstream.addresses import AddressPermit
 from seamgate.upstream.connect import Connector
@@ -91,6 +92,7 @@ class Seam:
     Attributes:
         guest_alpn: what guests are offered within TLS, in order of preference.
         held: what is in memory of requests' bodies, and how much may be.
+        shares: of each guest in what one turn of the loop does.
         begin_later: where the journal is another process's (`seamgate.workers`): writes ahead, and calls each `GoOn`
             when that is acknowledged. None: the journal's `begin_all` does it at once.
         under_way: the exchanges that have begun and not ended.
@@ -131,6 +133,7 @@ class Seam:
         self.connector: Connector | None = None
         self.draining = False
         self.held = HeldBytes(limits.held_bytes)
+        self.shares = Shares()
         self.requests_total = 0
         self.denied_total = 0
         self.under_way: set[ExchangeUnderWay] = set()

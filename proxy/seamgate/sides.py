@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from seamgate.flow import Headers, Request
 from seamgate.streams import Transport
+from seamgate.turns import Share
 from seamgate.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ class GuestSide:
     """The guest's end of one exchange, in whatever protocol it speaks."""
 
     __slots__ = ()
+
+    @property
+    def share(self) -> Share:
+        """The guest's part of each turn: what its exchange reads belongs to it too."""
+        raise NotImplementedError
 
     def send_continue(self) -> None:
         """Ask for the body."""

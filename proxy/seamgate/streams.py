@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, cast
 
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, ClientHello, parse_client_hello
+from seamgate.turns import BUDGET
 
 _RECORD_BYTES: Final = 16384
 _ALERT_UNRECOGNIZED_NAME = b"\x15\x03\x01\x00\x02\x02\x70"
@@ -153,6 +154,12 @@ class TlsStream:
     The protocol above gets `connection_made(self)` once the handshake is done, then data as usual. If the handshake
     fails, `on_failure` gets the error instead, and the transport below is closed. Where it depends on ALPN which
     protocol that is, `select` is asked for it instead.
+
+    A protocol that pauses reading is not told of an end before it reads on: it may be behind (`seamgate.turns`). So may
+    this stream, with records that are tiny: then what it has not decrypted waits in the BIO, and nothing is read below.
+
+    State: `_paused` by the protocol above; `_behind` while records wait, `_due` while a later turn is asked for;
+    `_ended` while an end waits.
     """
 
     def __init__(
@@ -186,6 +193,7 @@ class TlsStream:
         self._paused = False
         self._lost = False
         self._partial = False  # whether OpenSSL has a part of a record
+        self._behind = self._due = self._ended = False
 
     # -- as a protocol -----------------------------------------------------------------------------------------------
 
@@ -204,6 +212,8 @@ class TlsStream:
             return
         if self._established:
             self._incoming.write(data)
+            if self._behind:
+                return
             # What comes is read whole: only a part of a record may be there already.
             self._read(self._incoming.pending if self._partial else len(data))
             return
@@ -226,8 +236,14 @@ class TlsStream:
         if not self._established:
             self._fail(exc or ConnectionResetError("the connection closed within the TLS handshake"))
         elif not self._lost:
-            self._lost = True
-            self._above.connection_lost(exc)
+            while self._behind and not self._over():
+                self._behind = False
+                self._read(self._incoming.pending)
+            if self._ended:
+                self._end()
+            if not self._over():
+                self._lost = True
+                self._above.connection_lost(exc)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -316,6 +332,7 @@ class TlsStream:
         tls, incoming = self._raw, self._incoming
         pieces: list[bytes] = []
         ended = False
+        left: int = BUDGET.records
         try:
             while pending:
                 # No more plaintext than ciphertext: no 16 KiB are taken for a small record, unless it came in parts.
@@ -328,6 +345,12 @@ class TlsStream:
                 self._partial = False
                 # OpenSSL keeps plaintext of its own only where a read took less than a whole record.
                 pending = incoming.pending or (tls.pending() if len(piece) == most else 0)
+                left -= 1
+                if left <= 0 and incoming.pending:
+                    self._behind = True
+                    self._stop_below()
+                    self._read_soon()
+                    break
         except ssl.SSLWantReadError:
             self._partial = True
         except ssl.SSLZeroReturnError:
@@ -340,9 +363,38 @@ class TlsStream:
             self._send()
         self._deliver(pieces)
         if ended and not self._lost:
-            # close_notify: a clean end of what the peer sends.
-            self._above.eof_received()
-            self.close()
+            self._ended = True
+            if not self._paused:
+                self._end()
+
+    def _end(self) -> None:
+        """Tell of close_notify: a clean end of what the peer sends."""
+        self._ended = False
+        self._above.eof_received()
+        self.close()
+
+    def _read_soon(self) -> None:
+        """Go on in a later turn, so that others have theirs."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """Read what has waited; then read below again."""
+        self._due = False
+        if self._lost or self._paused:
+            return
+        if self._behind:
+            self._behind = False
+            self._read(self._incoming.pending)
+        if self._ended and not self._over():
+            self._end()
+        if not (self._behind or self._paused):
+            self._resume_below()
+
+    def _over(self) -> bool:
+        """Whether nothing is told any more. A call, since compiled code takes what it once saw for what is."""
+        return self._lost
 
     def _deliver(self, pieces: list[bytes]) -> None:
         if pieces and not self._lost:
@@ -378,14 +430,25 @@ class TlsStream:
 
     def pause_reading(self) -> None:
         """Stop reading below; what is decrypted already was delivered."""
-        if self._below is not None and not self._paused and not self._below.is_closing():
+        if not self._paused:
             self._paused = True
-            self._below.pause_reading()
+            self._stop_below()
 
     def resume_reading(self) -> None:
         """Read on."""
-        if self._below is not None and self._paused and not self._below.is_closing():
+        if self._paused:
             self._paused = False
+            if self._behind or self._ended:
+                self._read_soon()
+            else:
+                self._resume_below()
+
+    def _stop_below(self) -> None:
+        if self._below is not None and not self._below.is_closing():
+            self._below.pause_reading()
+
+    def _resume_below(self) -> None:
+        if self._below is not None and not self._below.is_closing():
             self._below.resume_reading()
 
     def close(self) -> None:

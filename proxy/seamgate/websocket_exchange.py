@@ -1,7 +1,6 @@
 """An exchange that becomes a WebSocket: up to the 101 as any other, then messages both ways until both have closed.
 
-    judge ... send as in `seamgate.exchange`, on a stream of a shared HTTP/2 session whose upstream takes that (RFC
-        8441), else on an HTTP/1.1 session of its own that no pool ever sees
+    judge ... send as in `seamgate.exchange` and `seamgate.websocket_opening`
     101 -> check, inspect, judge -> guest;  frames -> message -> inspect -> swap -> frames, either way
 
 Called by a guest's connection, of HTTP/1.1 or a stream of HTTP/2, and by the session; where it is HTTP/2, 200 stands
@@ -9,7 +8,8 @@ for 101. A denial before that is an HTTP response; after it, it is a Close with 
 denied here) and the reason code and rule in its reason. The one terminal record is written when it is over, with what
 went through.
 
-State: `_gate` is set once it is a WebSocket; `_guest_closed` and `_upstream_closed` say who has sent a Close.
+State: `_gate` is set once it is a WebSocket; `_guest_closed` and `_upstream_closed` say who has sent a Close;
+`_up_waits` and `_down_waits` while frames of one side wait for a turn of the guest's, and that side is not read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Final
 
 import msgspec
 
-from seamgate.answer import NOT_FOR_GUESTS, redactors_of
 from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, AuditWebSocket, Outcome
 from seamgate.errors import (
     Blame,
@@ -29,11 +28,8 @@ from seamgate.errors import (
     SeamgateError,
     UpstreamError,
     UpstreamProtocolError,
-    UpstreamTimeout,
 )
-from seamgate.exchange import Exchange
-from seamgate.filters import open_response_filters
-from seamgate.flow import Direction, Headers, Request, Response
+from seamgate.flow import Direction, Headers, Request
 from seamgate.holding import Holding
 from seamgate.protocol.heads import ResponseHead
 from seamgate.protocol.websocket import (
@@ -47,14 +43,14 @@ from seamgate.protocol.websocket import (
     Message,
     Ping,
 )
-from seamgate.protocol.websocket_handshake import Offer, check_accept, new_key, request_headers, response_headers
+from seamgate.protocol.websocket_handshake import Offer, check_accept, response_headers
 from seamgate.seam import Seam
 from seamgate.sides import WebSocketGuest
 from seamgate.stage import DONE, RESPONDING
 from seamgate.upstream.session import Session
-from seamgate.upstream.session2 import Http2Session, SessionStream
 from seamgate.verdict import Verdict, deny
 from seamgate.websocket_messages import MessageGate
+from seamgate.websocket_opening import WebSocketOpening
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long one side may take to answer the other's Close."""
@@ -64,22 +60,19 @@ _UNCOUNTED_BYTES: Final = 65536
 """What a WebSocket may hold without that being counted: as much as a connection has in buffers anyhow."""
 
 
-class WebSocketExchange(Exchange):
+class WebSocketExchange(WebSocketOpening):
     """One request that asks to become a WebSocket, and what becomes of it."""
 
     __slots__ = (
-        "_active_at", "_close_code", "_closing", "_down_bytes", "_error_code", "_from_guest", "_from_guest_bytes",
+        "_close_code", "_closing", "_down_bytes", "_down_waits", "_error_code", "_from_guest", "_from_guest_bytes",
         "_from_upstream", "_from_upstream_bytes", "_gate", "_guest_closed", "_guest_reader", "_guest_stuck",
-        "_guest_writer", "_holding", "_key", "_offer", "_protocols_sent", "_socket", "_timer", "_told_guest",
-        "_told_upstream", "_up_bytes", "_upstream_closed", "_upstream_reader", "_upstream_stuck", "_upstream_writer",
+        "_guest_writer", "_holding", "_socket", "_told_guest", "_told_upstream", "_up_bytes", "_up_waits",
+        "_upstream_closed", "_upstream_reader", "_upstream_stuck", "_upstream_writer",
     )  # fmt: skip
 
     def __init__(self, seam: Seam, guest_side: WebSocketGuest, request: Request, *, entry: str, offer: Offer) -> None:
-        super().__init__(seam, guest_side, request, entry=entry, body=0, expects_continue=False)
+        super().__init__(seam, guest_side, request, entry=entry, offer=offer)
         self._socket = guest_side
-        self._offer = offer
-        self._key = b""
-        self._protocols_sent: Headers = ()
         self._gate: MessageGate | None = None
         self._guest_reader = FrameReader(masked=True, deflate=None, limit_bytes=0)
         self._guest_writer = FrameWriter(masked=False, deflate=None)
@@ -91,76 +84,14 @@ class WebSocketExchange(Exchange):
         self._told_upstream = False
         self._guest_stuck = False
         self._upstream_stuck = False
+        self._up_waits = self._down_waits = False
         self._from_guest = self._from_upstream = 0
         self._from_guest_bytes = self._from_upstream_bytes = 0
         self._holding = Holding(seam.held, request.guest.id)
         self._up_bytes = self._down_bytes = 0
         self._close_code = 0
         self._error_code = 0
-        self._active_at = monotonic()
-        self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
-
-    # -- up to the 101 -----------------------------------------------------------------------------------------------
-
-    def _resolve(self) -> None:
-        """Go on only if what allows the request also allows what it is to become."""
-        if self._facts.verdict.upgrade != self.request.upgrade:
-            message = f"nothing says that the request may become a {self.request.upgrade}"
-            self.refuse(deny(message, reason=Reason.UPGRADE_REFUSED, rule=self._facts.verdict.rule))
-        else:
-            super()._resolve()
-
-    def _acquire(self, *, fresh: bool = False) -> None:
-        """Take a stream where the upstream is known to take WebSockets on one; else open a session."""
-        seam, request = self._seam, self.request
-        found = seam.pool.acquire_tunnel(
-            request.target, self._addresses, request.guest, self._pipeline.generation, fresh=fresh
-        )
-        patience_s = seam.pool.queue_timeout_s + seam.limits.connect_timeout_s * 2
-        self._waiting.then(found, self._got_stream, patience_s, Reason.UPSTREAM_TIMEOUT)
-
-    def _got_stream(self, found: Session | SessionStream | None) -> None:
-        if isinstance(found, SessionStream) and found.connects:
-            self._got_session(found)
-            return
-        if found is not None:
-            found.release(reusable=True)
-        self._open_session()
-
-    def _open_session(self) -> None:
-        """Open a session of its own: HTTP/1.1, and never shared."""
-        connector = self._seam.connector
-        if connector is None:
-            raise SeamgateError("nothing opens connections here")
-        found = connector.connect(self.request.target, self._addresses, _close, _nothing, http2=False)
-        self._waiting.then(found, self._got_session, self._seam.limits.connect_timeout_s * 2, Reason.UPSTREAM_TIMEOUT)
-
-    def _let_out(self) -> None:
-        """Ask for the upgrade with a handshake of this side's own."""
-        headers, query = self._outgoing
-        self._key = new_key() if isinstance(self._session, Session) else b""
-        sent = request_headers(headers, self._key, compress=self._offer.deflate is not None)
-        self._protocols_sent = tuple([pair for pair in sent if pair[0] == b"sec-websocket-protocol"])
-        self._outgoing = (sent, query)
-        self._active_at = monotonic()
-        self._watch(self._seam.limits.response_timeout_s)
-        super()._let_out()
-
-    def _watch(self, delay_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
-
-    def _look(self) -> None:
-        """End what has been silent for as long as an upstream may be; pings count."""
-        limit_s = self._seam.limits.response_timeout_s
-        silent_s = monotonic() - self._active_at
-        if silent_s < limit_s:
-            self._watch(limit_s - silent_s)
-        else:
-            self._timer = None
-            self.fail(UpstreamTimeout(f"silent for {limit_s:g} s"))
 
     def on_informational(self, head: ResponseHead) -> None:
         """A 101 makes it a WebSocket; every other 1xx is handled as ever."""
@@ -168,16 +99,6 @@ class WebSocketExchange(Exchange):
             self._switch(head)
         else:
             super().on_informational(head)
-
-    def on_head(self, head: ResponseHead) -> None:
-        """Over HTTP/2 any 2xx makes it a WebSocket (RFC 8441 5); every other final answer is one."""
-        session = self._session
-        if isinstance(session, SessionStream):
-            if 200 <= head.status < 300:
-                self._switch(head)
-                return
-            session.send_end(())  # an answer ends the request
-        super().on_head(head)
 
     def on_data(self, data: bytes) -> None:
         """Bytes of frames, over HTTP/2, or a piece of the body of another answer than 101."""
@@ -230,31 +151,6 @@ class WebSocketExchange(Exchange):
             session.raw = self.on_upstream_data
         self._socket.upgrade(self, response_headers(response.headers, self._offer, agreed, compress=compress))
 
-    def _most_from_guest(self) -> int:
-        limits, ours = self._facts.verdict.limits, self._seam.limits
-        limit = limits.request_body_bytes if limits is not None else None
-        if limit is None:
-            limit = ours.request_body_bytes
-        return ours.websocket_message_bytes if limit is None else min(limit, ours.websocket_message_bytes)
-
-    def _inspected(self, head: ResponseHead) -> Response:
-        """Pass the head through the inspectors of answers."""
-        headers = tuple([pair for pair in head.headers if pair[0] not in NOT_FOR_GUESTS])
-        secrets: tuple[tuple[str, bytes], ...] = ()
-        if self._pipeline.redacts_supplies and self._facts.supplies:
-            secrets = tuple([(each.credential, value) for each in self._facts.supplies for value in each.secrets])
-        _, response = open_response_filters(
-            self._pipeline,
-            self.request,
-            Response(101, headers),
-            self._facts.verdict,
-            self._facts.steps,
-            redactors_of(secrets, self._pipeline.probes, self.request.guest),
-            self._seam.limits.plugin_budget_s,
-            bodiless=True,
-        )
-        return response
-
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def on_guest_data(self, data: bytes) -> None:
@@ -274,11 +170,15 @@ class WebSocketExchange(Exchange):
             self.guarded(self._read_upstream)
 
     def _read_guest(self) -> None:
-        """Pass on what is whole, as long as the upstream takes it."""
+        """Pass on what is whole, as long as the upstream takes it, and the guest's turn lasts."""
+        if self._up_waits:
+            return
+        reader, share = self._guest_reader, self.share
+        may = reader.left = share.allowance
         queued_bytes = 0
         while self._stage == RESPONDING and not self._upstream_stuck:
             try:
-                event = self._guest_reader.next_event()
+                event = reader.next_event()
             except FrameError as error:
                 self._error_code = error.code
                 too_large = error.code == CloseCode.TOO_LARGE
@@ -292,13 +192,33 @@ class WebSocketExchange(Exchange):
                 self.flush_upstream()
         self.flush_upstream()
         self._count()
+        if self._stage == RESPONDING and share.settle(may, reader.left, self._read_guest_on):
+            self._up_waits = True
+            self._guest.pause_body()
+
+    def _read_guest_on(self) -> None:
+        """A later turn: go on with what waits, then with reading."""
+        self._up_waits = False
+        if self._stage != RESPONDING:
+            return
+        self.guarded(self._read_guest)
+        if not (self._waits_for_turn(Direction.REQUEST) or self._upstream_stuck):
+            self._guest.resume_body()
+
+    def _waits_for_turn(self, direction: Direction) -> bool:
+        """Whether one side is behind. A call, since compiled code takes what it once saw unset for unset."""
+        return self._up_waits if direction is Direction.REQUEST else self._down_waits
 
     def _read_upstream(self) -> None:
-        """Pass on what is whole, as long as the guest takes it."""
+        """Pass on what is whole, as long as the guest takes it, and its turn lasts."""
+        if self._down_waits:
+            return
+        reader, share = self._upstream_reader, self.share
+        may = reader.left = share.allowance
         queued_bytes = 0
         while self._stage == RESPONDING and not self._guest_stuck:
             try:
-                event = self._upstream_reader.next_event()
+                event = reader.next_event()
             except FrameError as error:
                 raise UpstreamProtocolError(error.message) from None
             if event is None:
@@ -309,6 +229,19 @@ class WebSocketExchange(Exchange):
                 self._guest.flush()
         self._guest.flush()
         self._count()
+        if self._stage == RESPONDING and share.settle(may, reader.left, self._read_upstream_on):
+            self._down_waits = True
+            if self._session is not None:
+                self._session.pause_reading()
+
+    def _read_upstream_on(self) -> None:
+        """A later turn: go on with what waits, then with reading."""
+        self._down_waits = False
+        if self._stage != RESPONDING:
+            return
+        self.guarded(self._read_upstream)
+        if self._session is not None and not (self._waits_for_turn(Direction.RESPONSE) or self._guest_stuck):
+            self._session.resume_reading()
 
     def _count(self) -> None:
         """Count what waits: messages that are not whole, and what a side that takes no more has not taken.
@@ -416,11 +349,15 @@ class WebSocketExchange(Exchange):
         """It is over for us, and the guest may still have to answer our Close: then close the connection."""
         if self._guest_closed or self._error_code:
             return  # what can't be read is read over: closing at once would reset what the guest has yet to read
-        self._guest_reader.feed(data)
+        reader = self._guest_reader
+        reader.feed(data)
+        reader.left = self.share.allowance
         try:
             while not self._guest_closed:
-                event = self._guest_reader.next_event()
+                event = reader.next_event()
                 if event is None:
+                    if reader.left <= 0:  # so much, and no Close yet: that is not worth a turn
+                        self._error_code = CloseCode.POLICY
                     return
                 self._guest_closed = isinstance(event, Close)
         except FrameError as error:
@@ -433,7 +370,8 @@ class WebSocketExchange(Exchange):
     def guest_writable(self, writable: bool) -> None:
         """The guest takes no more, or takes more again: so does the upstream's reading."""
         self._guest_stuck = not writable
-        super().guest_writable(writable)
+        if not self._down_waits:
+            super().guest_writable(writable)
         if writable and self._gate is not None and self._stage == RESPONDING:
             self.guarded(self._read_upstream)
 
@@ -444,7 +382,7 @@ class WebSocketExchange(Exchange):
             return
         if writable:
             self.guarded(self._read_guest)  # before what the guest's side holds back, which may be its end
-            if not self._upstream_stuck:
+            if not (self._upstream_stuck or self._waits_for_turn(Direction.REQUEST)):
                 self._guest.resume_body()
         else:
             self._guest.pause_body()
@@ -538,12 +476,3 @@ def _close_code(verdict: Verdict) -> int:
     if verdict.reason is Reason.SHUTTING_DOWN:
         return CloseCode.GOING_AWAY
     return CloseCode.POLICY if verdict.reason.blame in (Blame.GUEST, Blame.OPERATOR) else CloseCode.INTERNAL
-
-
-def _close(session: Session | Http2Session) -> None:
-    """The session answered without becoming a WebSocket, or came too late: nobody else gets it."""
-    session.close()
-
-
-def _nothing(session: Session | Http2Session) -> None:
-    """The session is gone, and no pool has to know."""

@@ -11,12 +11,15 @@ from seamgate.errors import GuestProtocolError, ProtocolError, UpstreamProtocolE
 from seamgate.flow import Headers
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, Trailers
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_request_head, write_response_head
-from seamgate.protocol.http1_reader import NEED_DATA, MessageReader, RequestReader, ResponseReader
+from seamgate.protocol.http1_reader import NEED_DATA, Event, MessageReader, RequestReader, ResponseReader
+from seamgate.protocol.work import UNBOUNDED
 from support.http1_messages import CUTS, messages, split
 
 
-def outcome(reader: MessageReader, pieces: list[bytes], methods: list[str]) -> tuple[list[Any], str]:
-    """Read everything: (heads, whole bodies and trailers in order; how it ended)."""
+def outcome(
+    reader: MessageReader, pieces: list[bytes], methods: list[str], turn: int = UNBOUNDED
+) -> tuple[list[Any], str]:
+    """Read everything, so much in each turn: (heads, whole bodies and trailers in order; how it ended)."""
     told: list[Any] = []
     body = b""
     expected = iter(methods)
@@ -25,7 +28,7 @@ def outcome(reader: MessageReader, pieces: list[bytes], methods: list[str]) -> t
     try:
         for piece in pieces:
             reader.feed(piece)
-            while (event := reader.next_event()) is not NEED_DATA:
+            while (event := _next(reader, turn)) is not NEED_DATA:
                 if isinstance(event, bytes):
                     body += event
                     continue
@@ -42,6 +45,26 @@ def outcome(reader: MessageReader, pieces: list[bytes], methods: list[str]) -> t
         return [*told, body], f"end {end}"
     except ProtocolError as error:
         return told, f"{type(error).__name__} {error.reason}"
+
+
+def _next(reader: MessageReader, turn: int) -> Event:
+    """Return the next event, in a new turn where the last one is used up: as those who read do."""
+    if reader.left <= 0 or reader.left > turn:
+        reader.left = turn
+    return reader.next_event()
+
+
+@given(data=messages(), turn=st.integers(1, 40))
+def test_a_turn_that_ends_anywhere_changes_no_request(data: bytes, turn: int) -> None:
+    """However little is read in a turn: the same heads, whole bodies, trailers and refusal."""
+    assert outcome(RequestReader(), [data], [], turn) == outcome(RequestReader(), [data], [])
+
+
+@given(data=messages(responses=True), turn=st.integers(1, 40), method=st.sampled_from(["GET", "HEAD"]))
+def test_a_turn_that_ends_anywhere_changes_no_response(data: bytes, turn: int, method: str) -> None:
+    """As for requests."""
+    methods = [method] * 9
+    assert outcome(ResponseReader(), [data], methods, turn) == outcome(ResponseReader(), [data], methods)
 
 
 @given(data=messages(), cuts=CUTS)

@@ -92,6 +92,22 @@ def test_any_input_in_any_split_gives_the_same_events(frames: list[bytes], sizes
 
 
 @settings(max_examples=300)
+@given(st.lists(FRAMES, max_size=12), st.integers(1, 40))
+def test_a_turn_that_ends_anywhere_changes_nothing(frames: list[bytes], turn: int) -> None:
+    """However little is read in a turn: the same events, and the same output."""
+    data = OPENING + b"".join(frames)
+    whole, cut = server(), server()
+    expected = whole.feed(data)
+    cut.left = turn
+    found = cut.feed(data)
+    while cut.left <= 0 and not cut.broken:
+        cut.left = turn
+        found += cut.feed(b"")
+    assert told(found) == told(expected)
+    assert cut.take_output() == whole.take_output()
+
+
+@settings(max_examples=300)
 @given(ANY_FIELDS, st.booleans())
 def test_any_fields_parse_or_are_refused(fields: list[tuple[bytes, bytes]], ended: bool) -> None:
     """No other exception than ours; what passes has nothing that HTTP/1.1 would read differently."""

@@ -58,6 +58,38 @@ def read(chunks: Sequence[bytes], *, masked: bool, deflate: Deflate | None = Non
     return found
 
 
+def read_in_turns(data: bytes, turn: int, *, masked: bool, deflate: Deflate | None) -> list[Event | str]:
+    """As `read`, with so little in each turn."""
+    side = FrameReader(masked=masked, deflate=deflate, limit_bytes=LIMIT)
+    found: list[Event | str] = []
+    side.feed(data)
+    behind = True
+    try:
+        while behind:
+            side.left = turn
+            while (event := side.next_event()) is not None:
+                found.append(event)
+            behind = side.left <= 0
+    except FrameError as error:
+        found.append(f"refused {error.code}")
+    return found
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.lists(MESSAGES, max_size=5).map(
+            lambda events: b"".join(map(FrameWriter(masked=True, deflate=None).message, events))
+        ),
+    ),
+    st.integers(1, 9), st.booleans(),
+)  # fmt: skip
+def test_a_turn_that_ends_anywhere_changes_nothing(data: bytes, turn: int, compressed: bool) -> None:
+    """However little is read in a turn: the same events, and the same refusal."""
+    deflate = Deflate(takeover=True) if compressed else None
+    assert read_in_turns(data, turn, masked=True, deflate=deflate) == read([data], masked=True, deflate=deflate)
+
+
 @given(st.binary(max_size=200), SPLITS, st.booleans(), st.booleans())
 def test_any_split_of_any_bytes_gives_the_same(data: bytes, sizes: list[int], masked: bool, compressed: bool) -> None:
     """Events and refusals do not depend on how the bytes come."""

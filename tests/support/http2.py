@@ -272,17 +272,17 @@ async def claimed(lab: Lab, count: int) -> list[AuditRecord]:
     return found
 
 
-async def tunnel(lab: Lab, *, authority: str = "", settings: dict[int, int] | None = None) -> H2Client:
+async def tunnel(lab: Lab, *headers: bytes, authority: str = "", settings: dict[int, int] | None = None) -> H2Client:
     """Open a tunnel, TLS and HTTP/2 in it."""
-    client = H2Client(await tls_tunnel(lab, authority), authority or lab.authority(), settings=settings)
+    client = H2Client(await tls_tunnel(lab, authority, *headers), authority or lab.authority(), settings=settings)
     await client.flush()
     return client
 
 
-async def tls_tunnel(lab: Lab, authority: str = "") -> Line:
+async def tls_tunnel(lab: Lab, authority: str = "", *headers: bytes) -> Line:
     """Open a tunnel and TLS in it that agrees to HTTP/2, of which nothing is said yet."""
     authority = authority or lab.authority()
-    line, head = await lab.connect(authority)
+    line, head = await lab.connect(authority, *headers)
     assert head.startswith(b"HTTP/1.1 200 "), head
     context = guest_context(lab.gateway.ca_path)
     context.set_alpn_protocols(["h2", "http/1.1"])

@@ -38,6 +38,7 @@ from seamgate.protocol.heads import CHUNKED
 from seamgate.registry import register
 from seamgate.seam import Seam
 from seamgate.sides import GuestSide
+from seamgate.turns import Share
 from seamgate.upstream.addresses import PUBLIC_ONLY
 from seamgate.upstream.destination import OwnAddresses
 from seamgate.upstream.pool import SessionPool
@@ -139,6 +140,10 @@ class GuestEnd(GuestSide):
     def _tell(self, what: str) -> None:
         assert not self.ended, f"{what} after the end"
         self.told.append(what)
+
+    @property
+    def share(self) -> Share:
+        return Share()
 
     def send_continue(self) -> None:
         self._tell("continue")

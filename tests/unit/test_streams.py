@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import ssl
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.streams import TlsStream
+from seamgate.turns import BUDGET
 from support.certificates import careless_context, server_context, upstream_ca
 
 
@@ -282,6 +284,55 @@ def test_flow_control_passes_through() -> None:
     assert told == [False, True, False, True]
     assert pair.server.get_extra_info("peername") == "peer"
     assert isinstance(pair.server.get_extra_info("ssl_object"), ssl.SSLObject)
+
+
+async def test_records_that_are_tiny_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many came at once, a turn has so many; nothing is read below meanwhile, and the end comes last."""
+    monkeypatch.setattr(BUDGET, "records", 4)
+    pair = Pair()
+    pair.carry()
+    await asyncio.sleep(0)
+    for _ in range(10):
+        pair.client.write(b"x")
+    pair.client.close()
+    pair.carry()
+    seen = []
+    while not pair.server_above.ended:
+        seen.append((pair.server_above.received, pair.server_wire.reading))
+        await asyncio.sleep(0)
+    assert seen == [(b"x" * 4, False), (b"x" * 8, False)]
+    assert pair.server_above.received == b"x" * 10
+
+
+async def test_who_does_not_read_is_told_of_no_end() -> None:
+    """A protocol that is behind hears of close_notify after what came before it; a lost connection puts nothing off."""
+    for lost in (False, True):
+        pair = Pair()
+        pair.carry()
+        pair.server.pause_reading()
+        pair.client.write(b"x")
+        pair.client.close()
+        pair.carry()
+        assert (pair.server_above.received, pair.server_above.ended) == (b"x", False)
+        if lost:
+            pair.server.connection_lost(None)
+        else:
+            pair.server.resume_reading()
+            await asyncio.sleep(0)
+        assert (pair.server_above.ended, pair.server_above.lost) == (True, lost)
+
+
+async def test_records_that_wait_are_read_before_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was decrypted in no turn yet is still told, in order."""
+    monkeypatch.setattr(BUDGET, "records", 4)
+    pair = Pair()
+    pair.carry()
+    await asyncio.sleep(0)
+    for _ in range(10):
+        pair.client.write(b"x")
+    pair.carry()
+    pair.server.connection_lost(None)
+    assert (pair.server_above.received, pair.server_above.lost) == (b"x" * 10, True)
 
 
 def test_nothing_is_written_after_the_end() -> None:

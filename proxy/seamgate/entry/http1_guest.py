@@ -2,7 +2,8 @@
 
 Bytes -> reader -> head -> binding -> exchange; what the exchange answers is `seamgate.entry.http1_writer`'s to send.
 CONNECT is handed to the entry. State: `_exchange` while one is under way; `_discarding` once nothing that the guest
-sends matters any more; the reader knows how far the present request was read.
+sends matters any more; the reader knows how far the present request was read; `_behind` while what was read waits for a
+turn of the guest's (`seamgate.turns`), then nothing more is read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from seamgate.protocol.http1_reader import NEED_DATA
 from seamgate.protocol.websocket_handshake import WEBSOCKET, asks, parse_offer
 from seamgate.seam import Seam
 from seamgate.streams import TlsStream, Transport
+from seamgate.turns import Share
 from seamgate.verdict import Verdict, denial_of
 from seamgate.websocket_exchange import WebSocketExchange
 
@@ -36,6 +38,10 @@ PIPELINED_BYTES: Final = 65536
 """How much a guest may send ahead of its answer."""
 LINGER_S: Final = 2.0
 """How long a connection that ends with a refusal stays open for the guest to read it."""
+
+STRANGE_REFUSALS: Final = 8
+"""Requests of nobody that one connection is told about, each with its record, before it is closed. A client that learns
+by a 407 that it has to show a token needs one or two."""
 
 OnConnect = Callable[["Http1Guest", RequestHead], None]
 # A Final of the module is read at once; an imported name is looked up each time.
@@ -73,9 +79,19 @@ class Http1Guest(Http1Writer):
         self._pumping = False
         self._counted = False
         self.whose: str | None = None
+        guest = binding.guest
+        self._share = seam.shares.of("" if guest is None else guest.id)
+        self._sharer = "" if guest is None else guest.id
+        self._behind = self._ended = False
+        self._strange = 0
 
     def __repr__(self) -> str:
         return f"<Http1Guest {self.binding.entry} exchanges={self.exchanges} {self._reader!r}>"
+
+    @property
+    def share(self) -> Share:
+        """The guest's part of each turn."""
+        return self._share
 
     @property
     def idle(self) -> bool:
@@ -108,6 +124,9 @@ class Http1Guest(Http1Writer):
 
     def eof_received(self) -> bool:
         """The guest sends no more. It may still read: the present exchange goes on, none follows."""
+        if self._behind:
+            self._ended = True
+            return True
         self._keep_alive = False
         if self._websocket is not None:
             return self._websocket.awaits_close
@@ -163,12 +182,14 @@ class Http1Guest(Http1Writer):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Take events from the reader as long as there is somebody to take them. Not reentrant."""
-        if self._pumping:
+        """Take events from the reader as long as there is somebody to take them, and a turn. Not reentrant."""
+        if self._pumping or self._behind:
             return
         self._pumping = True
+        reader = self._reader
+        may = reader.left = self._share.allowance
         try:
-            while self._step():
+            while (reader.left > 0 or reader.ends_here) and self._step():
                 pass
             if self._exchange is not None:
                 self._exchange.flush_upstream()
@@ -181,7 +202,28 @@ class Http1Guest(Http1Writer):
             asyncio.get_running_loop().call_exception_handler({"message": "connection failed", "exception": error})
         finally:
             self._pumping = False
+        if self._discarding:
+            self._share.account(may - reader.left)
+        elif self._share.settle(may, reader.left, self._read_on):
+            self._behind = True
+            self._pause_reading()
         self.flush()
+
+    def _read_on(self) -> None:
+        """A later turn: go on with what waits, then with reading, or with the end that came meanwhile."""
+        self._behind = False
+        self._active_at = _monotonic()
+        self._pump()
+        if self._ended and not self._is_behind():
+            self._ended = False
+            if not self.eof_received() and self.transport is not None:
+                self.transport.close()
+        if not self._body_paused and (self._discarding or self._reader.unread_bytes <= PIPELINED_BYTES):
+            self._resume_reading()
+
+    def _is_behind(self) -> bool:
+        """A call, since compiled code takes what it once saw unset for unset."""
+        return self._behind
 
     def _step(self) -> bool:
         """Handle one event; False if there is none, or nobody to take it now."""
@@ -219,6 +261,9 @@ class Http1Guest(Http1Writer):
             self._refuse_head(head, error)
             return
         self.connections.strangers.pop(self, None)
+        if self._sharer != bound.guest.id:
+            self._sharer = bound.guest.id
+            self._share = self.seam.shares.of(self._sharer)
         if not self._counted and not self._count(head, bound.guest):
             return
         if head.upgrade is not None:
@@ -306,6 +351,9 @@ class Http1Guest(Http1Writer):
 
     def _refuse_head(self, head: RequestHead, error: GuestProtocolError) -> None:
         """Refuse a well-formed request that has no valid target, or nobody to ask for it."""
+        if not self._sharer:
+            self._strange += 1
+            self._keep_alive = self._keep_alive and self._strange < STRANGE_REFUSALS
         self._refuse(error, head)
         self.finished()
 
@@ -486,6 +534,8 @@ class Http1Guest(Http1Writer):
             self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
+        if self._behind:
+            return
         if self._reading_paused and self.transport is not None and not self.transport.is_closing():
             self._reading_paused = False
             self.transport.resume_reading()

@@ -55,7 +55,7 @@ UNSENT_BYTES: Final = 256 * 1024
 
 
 class Http2Guest:
-    """One connection of one guest."""
+    """One connection of one guest. State: `_behind` while frames wait for a turn: then nothing is read."""
 
     def __init__(self, seam: Seam, binding: Binding, connections: Connections) -> None:
         self.seam = seam
@@ -73,6 +73,9 @@ class Http2Guest:
             stream_window=STREAM_WINDOW,
             connection_window=CONNECTION_WINDOW,
         )
+        guest = binding.guest
+        self.share = seam.shares.of("" if guest is None else guest.id)
+        self._behind = False
         self._streams: dict[int, Http2Stream] = {}
         self._blocked_at = 0.0
         self._reading_paused = False
@@ -102,7 +105,9 @@ class Http2Guest:
         if self._discarding:
             return
         touched: set[int] = set()
-        core = self.core
+        core, share = self.core, self.share
+        may = share.allowance
+        core.left = 0 if self._behind else may
         whole, fresh = core.whole_total, core.between_frames
         for event in core.feed(data):
             self._on_event(event, touched)
@@ -112,9 +117,19 @@ class Http2Guest:
             stream = self._streams.get(number)
             if stream is not None and stream.exchange is not None:
                 stream.exchange.flush_upstream()
+        if not (self._behind or self._discarding) and share.settle(may, core.left, self._read_on):
+            self._behind = True
+            self._pause_reading()
         self.flush()
         if self._blocked_at and self.core.output_bytes > UNSENT_BYTES:
             self._pause_reading()
+
+    def _read_on(self) -> None:
+        """A later turn: go on with the frames that wait, then with reading."""
+        self._behind = False
+        self.data_received(b"")
+        if not self._blocked_at or self.core.output_bytes <= UNSENT_BYTES:
+            self._resume_reading()
 
     def eof_received(self) -> bool:
         """The guest sends no more, so it can't open windows: what is not out yet can't be relied on to go out."""
@@ -393,6 +408,8 @@ class Http2Guest:
             self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
+        if self._behind:
+            return
         if self._reading_paused and self.transport is not None and not self.transport.is_closing():
             self._reading_paused = False
             self._begun_at = monotonic()

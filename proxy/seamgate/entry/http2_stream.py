@@ -19,10 +19,11 @@ from seamgate.flow import Headers
 from seamgate.grpc import grpc_denial, is_grpc
 from seamgate.holding import Holding
 from seamgate.protocol.heads import RequestHead
-from seamgate.protocol.http2_events import StreamData, StreamEnd
+from seamgate.protocol.http2_events import StreamData, StreamEnd, StreamEvent, join_data
 from seamgate.protocol.http2_fields import response_fields
 from seamgate.protocol.http2_frames import CANCEL, INTERNAL_ERROR
 from seamgate.sides import WebSocketGuest
+from seamgate.turns import Share
 from seamgate.verdict import Verdict
 from seamgate.websocket_exchange import WebSocketExchange
 
@@ -47,7 +48,7 @@ class Http2Stream(WebSocketGuest):
         self.close_at = 0.0
         self.paused = False
         self.lasting = head is not None and is_grpc(head.headers)
-        self.held: list[StreamData | StreamEnd] = []
+        self.held: list[StreamEvent] = []
         self.active_at = monotonic()
         self.full_at = 0.0
         self._holding: Holding | None = None
@@ -58,7 +59,7 @@ class Http2Stream(WebSocketGuest):
 
     # -- from the guest ----------------------------------------------------------------------------------------------
 
-    def on_event(self, event: StreamData | StreamEnd) -> None:
+    def on_event(self, event: StreamEvent) -> None:
         """A piece of the request, or its end; held back while the upstream takes no more."""
         self.active_at = monotonic()
         if self.paused:
@@ -66,7 +67,7 @@ class Http2Stream(WebSocketGuest):
         else:
             self._deliver(event)
 
-    def _hold(self, event: StreamData | StreamEnd) -> None:
+    def _hold(self, event: StreamEvent) -> None:
         self.held.append(event)
         exchange = self.exchange
         if isinstance(event, StreamData) and exchange is not None:
@@ -84,6 +85,11 @@ class Http2Stream(WebSocketGuest):
                 self._holding = Holding(self.connection.seam.held, self.exchange.request.guest.id)
             self._holding.say(self._held_bytes + self._queued_bytes)
 
+    @property
+    def share(self) -> Share:
+        """The guest's part of each turn."""
+        return self.connection.share
+
     def gone(self) -> None:
         """The guest gave the stream up; or ended it, which for a WebSocket is the end of its connection."""
         if self.exchange is not None:
@@ -91,7 +97,7 @@ class Http2Stream(WebSocketGuest):
         if self.websocket is not None:
             self.end()
 
-    def _deliver(self, event: StreamData | StreamEnd) -> None:
+    def _deliver(self, event: StreamEvent) -> None:
         websocket = self.websocket
         if websocket is not None:
             if isinstance(event, StreamData):
@@ -107,7 +113,7 @@ class Http2Stream(WebSocketGuest):
             data = event.data
             exchange.guarded(lambda: exchange.on_body(data))
             self.connection.core.consumed(self.number, len(data))
-        elif not exchange.body_done:
+        elif isinstance(event, StreamEnd) and not exchange.body_done:
             trailers = event.trailers
             exchange.guarded(lambda: exchange.on_body_end(trailers))
 
@@ -188,6 +194,8 @@ class Http2Stream(WebSocketGuest):
         if not self.paused:
             return
         self.paused = False
+        if len(self.held) > 1:
+            self.held = join_data(self.held)
         while self.held and not self.paused:
             event = self.held.pop(0)
             if isinstance(event, StreamData):

@@ -17,6 +17,7 @@ from typing import Final
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, Trailers
 from seamgate.protocol.http1 import parse_request_head, parse_response_head, parse_trailers
+from seamgate.protocol.work import CHUNK, HEAD, HEAD_SHIFT, SHIFT, UNBOUNDED
 
 MAX_HEAD_BYTES: Final = 65536
 """A whole head. nginx allows 4 x 8 KiB, Apache 8 KiB a line, Node 16 KiB; agents with long cookies need more."""
@@ -52,7 +53,12 @@ Event = RequestHead | ResponseHead | bytes | Trailers | _NeedData
 
 
 class MessageReader:
-    """Common part of both directions. State: `_buffer` from `_position` on is unread; `_left` counts body bytes."""
+    """Common part of both directions. State: `_buffer` from `_position` on is unread; `_left` counts body bytes.
+
+    Attributes:
+        left: units of work (`protocol.work`) until nothing more should be asked for. Counted down by each event, to
+            below 0 by a large one; the chunks of one event end with it.
+    """
 
     def __init__(self, error: type[ProtocolError]) -> None:
         self.error = error
@@ -60,6 +66,7 @@ class MessageReader:
         self._position = 0
         self._scanned = 0
         self._left = 0
+        self.left = UNBOUNDED
         self._state: int = _HEAD
 
     def __repr__(self) -> str:
@@ -84,6 +91,11 @@ class MessageReader:
     def message_done(self) -> bool:
         """Whether the message's end was given out."""
         return self._state == _DONE
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether the next event is the end of a body that was given out whole: it needs no further bytes, or work."""
+        return self._state == _LENGTH and self._left == 0
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the connection."""
@@ -121,7 +133,7 @@ class MessageReader:
         if state == _LENGTH:
             return self._read_length()
         if state == _UNTIL_CLOSE:
-            return self.take_rest() or NEED_DATA
+            return self._read_until_close()
         return self._read_chunked()
 
     def eof(self) -> Trailers | None:
@@ -168,6 +180,7 @@ class MessageReader:
             raise self._too_large("head", MAX_HEAD_BYTES)
         head = buffer[self._position : end]
         self._position = end
+        self.left -= HEAD + (len(head) >> HEAD_SHIFT)
         return self._parse(head)
 
     def _refuse_early(self) -> None:
@@ -185,6 +198,7 @@ class MessageReader:
         available = len(self._buffer) - self._position
         if available == 0:
             return NEED_DATA
+        self.left -= CHUNK + (min(available, self._left) >> SHIFT)
         if available <= self._left:
             self._left -= available
             return self.take_rest() if self._position else self._take_all()
@@ -193,13 +207,20 @@ class MessageReader:
         self._left = 0
         return data
 
+    def _read_until_close(self) -> Event:
+        rest = self.take_rest()
+        if not rest:
+            return NEED_DATA  # which costs nothing: a turn for it would never end
+        self.left -= CHUNK + (len(rest) >> SHIFT)
+        return rest
+
     def _take_all(self) -> bytes:
         data = self._buffer
         self._buffer, self._scanned = b"", 0
         return data
 
     def _read_chunked(self) -> Event:
-        """Give out all chunk data that is here as one piece; the loop is bounded by the buffer."""
+        """Give out the chunk data that is here as one piece; the loop is bounded by the buffer, and by `left`."""
         pieces: list[bytes] = []
         while True:
             state = self._state
@@ -242,10 +263,11 @@ class MessageReader:
         pieces.append(data)
         self._position += len(data)
         self._left -= len(data)
+        self.left -= CHUNK + (len(data) >> SHIFT)
         if self._left:
             return False
         self._state = _CHUNK_END
-        return True
+        return self.left > 0
 
     def _chunk_end(self) -> bool:
         end = self._buffer[self._position : self._position + 2]

@@ -43,6 +43,7 @@ from seamgate.protocol.http2_fields import (
 from seamgate.protocol.http2_frames import ConnectionFault, FrameReader
 from seamgate.protocol.http2_guard import Guard, check_block
 from seamgate.protocol.http2_sending import Http2Sender, Stream
+from seamgate.protocol.work import FRAME, HEAD, HEAD_SHIFT, SHIFT, UNBOUNDED
 
 MAX_LIST_BYTES: Final = 65536
 """A decoded field list, counted as in RFC 9113 6.5.2: the same as the longest HTTP/1.1 head."""
@@ -75,6 +76,8 @@ class Http2Connection(Http2Sender):
             server=server, guard=Guard(clock), stream_window=stream_window, connection_window=connection_window
         )
         self.broken = False
+        self.left = UNBOUNDED
+        """Units of work (`protocol.work`) until `feed` stops, though there may be more frames; `feed(b"")` goes on."""
         self.whole_total = 0
         """Frames that came whole, those of an unfinished field block not counted."""
         self.peer_most_streams = 100
@@ -140,18 +143,21 @@ class Http2Connection(Http2Sender):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take bytes from the peer and return what they say, in order."""
+        """Take bytes from the peer and return what they say, in order, as far as there is `left`."""
         events: list[Event] = []
         if self.broken:
             return events
         self._events = events
         try:
-            self._reader.feed(data)
-            frame = self._reader.next_frame()
-            while frame is not None:
+            if data:
+                self._reader.feed(data)
+            while self.left > 0:
+                frame = self._reader.next_frame()
+                if frame is None:
+                    break
+                self.left -= FRAME + (len(frame[3]) >> SHIFT)
                 self._handle(frame[0], frame[1], frame[2], frame[3])
                 self.whole_total += not self._block_stream
-                frame = self._reader.next_frame()
         except ConnectionFault as fault:
             self._break(fault.code, self._error(f"HTTP/2: {fault.message}"))
         except OversizedHeaderListError:
@@ -223,6 +229,8 @@ class Http2Connection(Http2Sender):
         """A whole field block: decoded in any case, because the next one builds on its table."""
         decoded = self._decoder.decode(block, raw=True)
         fields: Fields = [(bytes(name), bytes(value)) for name, value in decoded]
+        # What came may be a few references to a long value: what they stand for is what costs.
+        self.left -= HEAD - FRAME + (sum([len(value) for _, value in fields]) >> HEAD_SHIFT)
         ended = bool(flags & wire.END_STREAM)
         stream = self._streams.get(number)
         if stream is None:
@@ -446,6 +454,8 @@ class Http2Connection(Http2Sender):
     def _on_stray(self, number: int, what: str) -> None:
         """A frame for a stream that is not open: late, if we reset it; else the peer has lost count."""
         if number in self._resets or (self.going_away and self.server):
+            if what == "HEADERS":  # one may be late; of bodies, as many as were on their way
+                self._guard.controls.spend()
             return
         if number == 0 or self._is_idle(number):
             raise ConnectionFault(wire.PROTOCOL_ERROR, f"{what} on an idle stream")

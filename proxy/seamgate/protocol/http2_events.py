@@ -72,3 +72,24 @@ class ConnectionBroken(msgspec.Struct, frozen=True):
 Event = (
     StreamHead | StreamData | StreamEnd | StreamMalformed | StreamReset | GoingAway | SettingsChanged | ConnectionBroken
 )
+StreamEvent = StreamHead | StreamData | StreamEnd
+
+
+def join_data(events: list[StreamEvent]) -> list[StreamEvent]:
+    """Return the events of one stream with pieces of its body that follow each other as one.
+
+    A peer chooses how small its frames are; what waits behind each other here goes on together.
+    """
+    joined: list[StreamEvent] = []
+    pieces: list[bytes] = []
+    for event in events:
+        if isinstance(event, StreamData):
+            pieces.append(event.data)
+            continue
+        if pieces:
+            joined.append(StreamData(event.stream, b"".join(pieces)))
+            pieces = []
+        joined.append(event)
+    if pieces:
+        joined.append(StreamData(events[-1].stream, pieces[0] if len(pieces) == 1 else b"".join(pieces)))
+    return joined

@@ -22,6 +22,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from seamgate.protocol.work import MESSAGE, SHIFT, UNBOUNDED
+
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OPCODES: Final = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 _FIN, _RSV1, _RSV23, _MASKED = 0x80, 0x40, 0x30, 0x80
@@ -109,6 +111,9 @@ class FrameReader:
         masked: whether the frames have to be masked (a client's) or must not be (a server's).
         deflate: what was agreed to, None for no compression.
         limit_bytes: longest message, as sent and inflated.
+
+    Attributes:
+        left: units of work (`protocol.work`) until nothing more is given out; counted down by each frame.
     """
 
     def __init__(self, *, masked: bool, deflate: Deflate | None, limit_bytes: int) -> None:
@@ -117,6 +122,7 @@ class FrameReader:
         self._limit_bytes = limit_bytes
         self._buffer = bytearray()
         self._need_bytes = 2
+        self.left = UNBOUNDED
         self._kind = 0
         self._compressed = False
         self._message = bytearray()
@@ -136,12 +142,12 @@ class FrameReader:
         self._buffer += data
 
     def next_event(self) -> Event | None:
-        """Return what came next, or None while it is not whole, and after a Close.
+        """Return what came next, or None while it is not whole, after a Close, and once nothing is `left`.
 
         Raises:
             FrameError: what came can't be read; call neither method again.
         """
-        while not self._closed and len(self._buffer) >= self._need_bytes:
+        while self.left > 0 and not self._closed and len(self._buffer) >= self._need_bytes:
             event = self._read_frame()
             if event is not None:
                 return event
@@ -177,6 +183,7 @@ class FrameReader:
         if self._masked:
             payload = apply_mask(payload, bytes(buffer[start - 4 : start]))
         del buffer[: start + size]
+        self.left -= MESSAGE + (size >> SHIFT)
         self._need_bytes = 2
         return self._control(opcode, payload) if opcode & 0x8 else self._data(first, opcode, payload)
 
@@ -220,6 +227,7 @@ class FrameReader:
             plain = inflater.decompress(data + _DEFLATE_TAIL, most)
         except zlib.error:
             raise FrameError("a compressed message is broken", CloseCode.NOT_UTF8) from None
+        self.left -= len(plain) >> SHIFT
         if len(plain) >= most or inflater.unconsumed_tail:
             raise FrameError(f"a message is longer than {self._limit_bytes} bytes", CloseCode.TOO_LARGE)
         if inflater.eof:

@@ -21,6 +21,7 @@ from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_request
 from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader
 from seamgate.sides import UpstreamSide
 from seamgate.streams import Transport, is_ending, write_to
+from seamgate.turns import Share
 from seamgate.upstream.pool_queue import Claim
 from seamgate.upstream.tls import describe_tls_error
 
@@ -41,6 +42,9 @@ class Session(UpstreamSide):
     `active_at` is what its time runs from: the last that was sent, and, once the final head is here, the last that
     came. Until then an upstream gains no time by 1xx responses or by a head that comes byte by byte.
 
+    `_behind` while bytes wait for a turn of the guest's (`seamgate.turns`): then nothing is read, and what happens
+    meanwhile waits in `_afterwards`. `_waits` once a turn was asked for: not while the guest has enough.
+
     Attributes:
         raw: set where HTTP is over (after a 101): takes all that comes from there on.
         claim: of the guest that it is lent to.
@@ -60,6 +64,9 @@ class Session(UpstreamSide):
         self.reading_paused = False
         self.raw: Callable[[bytes], None] | None = None
         self.claim: Claim | None = None
+        self._share: Share | None = None
+        self._behind = self._waits = False
+        self._afterwards: list[Callable[[], object]] = []
         self._reader = ResponseReader()
         self._out: list[bytes] = []
         self._chunked = False
@@ -83,6 +90,7 @@ class Session(UpstreamSide):
     def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
         """Begin a request: written from the model, never relayed. Its time runs from the `flush` that follows."""
         self.exchange = exchange
+        self._share = exchange.share
         self.exchanges += 1
         self.answered = self._responding = False
         self._chunked = body == CHUNKED
@@ -118,7 +126,11 @@ class Session(UpstreamSide):
         if self.transport is not None and self.reading_paused and not self.transport.is_closing():
             self.reading_paused = False
             self.active_at = _monotonic()
-            self.transport.resume_reading()
+            if not self._behind:
+                self.transport.resume_reading()
+            elif not self._waits and self._share is not None:
+                self._waits = True
+                self._share.wait(self._read_on)
 
     def release(self, *, reusable: bool) -> None:
         """The exchange is done: back to the pool, or closed."""
@@ -173,12 +185,17 @@ class Session(UpstreamSide):
             self.discard()
             return
         self.answered = True
-        try:
-            if self.raw is not None:
-                self.active_at = _monotonic()
-                self.raw(data)
-                return
+        if self.raw is None:
             self._reader.feed(data)
+            if not self._behind:
+                self._read(exchange)
+            return
+        self.active_at = _monotonic()
+        self.raw(data)
+
+    def _read(self, exchange: Exchange) -> None:
+        """Hand on what is here, as far as the guest's turn goes."""
+        try:
             self._pump(exchange)
             if self.exchange is exchange and (self._responding or self._switched()):  # else `release` has told the time
                 self.active_at = _monotonic()
@@ -189,10 +206,42 @@ class Session(UpstreamSide):
             self._lost(SeamgateError("a fault of the gateway"))
             asyncio.get_running_loop().call_exception_handler({"message": "session failed", "exception": error})
 
+    def _read_on(self) -> None:
+        """A later turn: go on with what waits, then with reading, or with what has happened meanwhile."""
+        self._waits = False
+        if self.reading_paused:
+            return
+        self._behind = False
+        exchange = self.exchange
+        if exchange is not None and self.raw is None:
+            self._read(exchange)
+        if self._is_behind():
+            return
+        afterwards, self._afterwards = self._afterwards, []
+        for each in afterwards:
+            each()
+        if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _is_behind(self) -> bool:
+        """A call, since compiled code takes what it once saw unset for unset."""
+        return self._behind
+
     def _pump(self, exchange: Exchange) -> None:
-        """Hand all events that are here to the exchange, until it is over."""
+        """Hand the events that are here to the exchange, until it is over or its guest's turn is."""
+        share, reader = exchange.share, self._reader
+        may = reader.left = share.allowance
+        self._hand_over(exchange)
+        if self.exchange is None:
+            share.account(may - reader.left)
+        elif share.settle(may, reader.left, self._read_on):
+            self._behind = self._waits = True
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.pause_reading()
+
+    def _hand_over(self, exchange: Exchange) -> None:
         reader = self._reader
-        while self.exchange is exchange:
+        while (reader.left > 0 or reader.ends_here) and self.exchange is exchange:
             event = reader.next_event()
             if type(event) is bytes:
                 exchange.on_data(event)
@@ -219,10 +268,23 @@ class Session(UpstreamSide):
 
     def eof_received(self) -> bool:
         """The upstream ended cleanly: the end of a close-delimited body, or a cut."""
+        if self._behind:
+            self._afterwards.append(self._ended)
+            return True
+        self._ended_now()
+        return False
+
+    def _ended(self) -> None:
+        """As `eof_received`, later."""
+        self._ended_now()
+        if self.transport is not None:
+            self.transport.close()
+
+    def _ended_now(self) -> None:
         exchange = self.exchange
         self._keep_alive = False
         if exchange is None:
-            return False
+            return
         try:
             end = self._reader.eof()
             if end is None:
@@ -231,11 +293,13 @@ class Session(UpstreamSide):
             exchange.on_flush()
         except SeamgateError as error:
             self._lost(error)
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._broken = True
+        if self._behind and self.exchange is not None:
+            self._afterwards.append(lambda: self.connection_lost(exc))
+            return
         if isinstance(exc, ssl.SSLError):
             self._lost(TlsFailed(f"the TLS session with the upstream broke: {describe_tls_error(exc)}"))
         else:

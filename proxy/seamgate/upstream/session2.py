@@ -37,14 +37,17 @@ from seamgate.protocol.http2_events import (
     SettingsChanged,
     StreamData,
     StreamEnd,
+    StreamEvent,
     StreamHead,
     StreamMalformed,
     StreamReset,
+    join_data,
 )
 from seamgate.protocol.http2_fields import request_fields
 from seamgate.protocol.http2_frames import CANCEL, NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM
 from seamgate.sides import UpstreamSide
 from seamgate.streams import Transport
+from seamgate.turns import Share
 from seamgate.upload import HeldBytes
 from seamgate.upstream.pool_queue import Claim
 from seamgate.upstream.tls import describe_tls_error
@@ -67,7 +70,6 @@ two within five minutes for a flood, and ends the session."""
 LINGER_S: Final = 2.0
 """How long an upstream may take to end a WebSocket's stream."""
 _numbers = itertools.count(1)
-StreamEvent = StreamHead | StreamData | StreamEnd
 
 
 class SessionStream(UpstreamSide):
@@ -231,7 +233,8 @@ class Http2Session:
     """One connection. State: `lent` holds the streams that exchanges have; `_broken` once nothing may be sent.
 
     `_heard_at` is when anything came, `_told_at` when a piece of an answer did, `_begun_at` when a request was sent;
-    `_asked_at` is when a PING was sent, and `_asks` how often that was since the upstream told anything.
+    `_asked_at` is when a PING was sent, and `_asks` how often that was since the upstream told anything. `_behind`
+    while frames wait for a turn of the session's, which is many guests': then nothing is read.
 
     Attributes:
         budget: what guests that have enough make us hold is counted here, if anywhere.
@@ -264,6 +267,8 @@ class Http2Session:
         self._going_away = False
         self._blocked = False
         self._flush_due = False
+        self._behind = False
+        self._share = Share()
         self._resets = 0
         self._on_idle = on_idle
         self._on_gone = on_gone
@@ -394,21 +399,42 @@ class Http2Session:
 
     def data_received(self, data: bytes) -> None:
         """Bytes of frames: each stream gets its own, in order, then its exchange is told that the batch is over."""
-        batches: dict[SessionStream, list[StreamEvent]] = {}
+        core, share = self.core, self._share
+        may = share.allowance
+        core.left = 0 if self._behind else may
         self._heard_at = monotonic()
-        for event in self.core.feed(data):
+        self._handle(core.feed(data))
+        if not self._behind and share.settle(may, core.left, self._read_on):
+            self._behind = True
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.pause_reading()
+        self.flush()
+
+    def _read_on(self) -> None:
+        """A later turn: go on with the frames that wait, then with reading."""
+        self._behind = False
+        self.data_received(b"")
+        if not self._is_behind() and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _is_behind(self) -> bool:
+        """A call, since compiled code takes what it once saw unset for unset."""
+        return self._behind
+
+    def _handle(self, events: list[Event]) -> None:
+        batches: dict[SessionStream, list[StreamEvent]] = {}
+        for event in events:
             if isinstance(event, StreamHead | StreamData | StreamEnd):
                 stream = self._streams.get(event.stream)
                 if stream is not None:
                     batches.setdefault(stream, []).append(event)
                 continue
-            for stream, events in batches.items():
-                self.deliver(stream, events)
+            for stream, batch in batches.items():
+                self.deliver(stream, batch)
             batches = {}
             self._on_other(event)
-        for stream, events in batches.items():
-            self.deliver(stream, events)
-        self.flush()
+        for stream, batch in batches.items():
+            self.deliver(stream, batch)
 
     def deliver(self, stream: SessionStream, events: list[StreamEvent]) -> None:
         """Hand events to the exchange, behind those that are held, until it is over or its guest has enough."""
@@ -417,6 +443,8 @@ class Http2Session:
             self._read_over(stream, events)
             return
         stream.held += events
+        if len(stream.held) > 1:
+            stream.held = join_data(stream.held)
         try:
             while stream.held and not stream.reading_paused:
                 self._hand_over(stream, exchange, stream.held.pop(0))

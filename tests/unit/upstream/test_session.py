@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from seamgate.errors import Reason, SeamgateError
 from seamgate.flow import Guest, Request, Target
 from seamgate.protocol.heads import CHUNKED
+from seamgate.turns import BUDGET, Share
 from seamgate.upstream.session import Session
 from support.sessions import MemoryTransport
 
@@ -22,6 +24,7 @@ class Exchange:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.told: list[Any] = []
+        self.share = Share()
 
     def on_informational(self, head: Any) -> None:
         self.told.append(head.status)
@@ -185,3 +188,33 @@ async def test_flow_control_reaches_the_exchange() -> None:
     world.says(FINE)
     world.session.pause_writing()
     assert world.exchange.told[-1] == "end"
+
+
+@pytest.mark.parametrize("end", ["eof_received", "connection_lost"])
+async def test_an_end_waits_for_what_came_before_it(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that wait for a turn are handed on before the exchange hears that its upstream is gone."""
+    monkeypatch.setattr(BUDGET, "units", 1)
+    monkeypatch.setattr(BUDGET, "least", 1)
+    world = World()
+    world.says(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n")
+    getattr(world.session, end)(*([None] if end == "connection_lost" else []))
+    assert world.exchange.told == [200]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert world.exchange.told == [200, b"a", b"b", Reason.UPSTREAM_CLOSED]
+
+
+async def test_a_guest_that_has_enough_is_told_nothing_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a turn waits on while reading is paused, and takes no turn; then it goes on."""
+    monkeypatch.setattr(BUDGET, "units", 1)
+    monkeypatch.setattr(BUDGET, "least", 1)
+    world = World()
+    world.says(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n")
+    world.session.pause_reading()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (world.exchange.told, world.exchange.share.idle) == ([200], True)
+    world.session.resume_reading()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (world.exchange.told, world.idle) == ([200, b"a", "end"], [world.session])

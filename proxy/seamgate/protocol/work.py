@@ -1,0 +1,27 @@
+"""What reading a piece of a protocol costs, in units: so that a flood of tiny pieces can be cut where it is read.
+
+Every reader counts down its `left` by these as it goes, and gives out nothing more once none are left: whoever reads
+sets `left` before, and asks again in a later turn (`seamgate.turns`). Sans-I/O; nobody who does not set it notices.
+
+One unit is some 5 us of this gateway's time, parsing, judging and passing on together, as measured for each kind of
+piece on its own: what matters is that no kind is a way around the others.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNBOUNDED: Final = 1 << 60
+"""What is left to a reader that nobody holds to a turn."""
+HEAD: Final = 16
+"""A message's head, and what an ordinary request to a policy costs; a piece of body and an end beside it are 1 each."""
+CHUNK: Final = 1
+"""A piece of an HTTP/1.1 body: a chunk, or what one read brought of a plain one."""
+FRAME: Final = 2
+"""A frame of HTTP/2."""
+MESSAGE: Final = 4
+"""A frame of a WebSocket: most are a message, which is inspected, and masked or compressed again."""
+SHIFT: Final = 12
+"""Bytes cost as well: a unit for each 4 KiB (1 << 12)."""
+HEAD_SHIFT: Final = 10
+"""Bytes of heads are looked at one by one: a unit for each KiB."""
