@@ -25,8 +25,6 @@ from seamgate_bench.versions import printed_version
 
 COMMAND = Path(sys.executable).parent / "seamgate"
 # The wheel as users get it, unpacked by `make compiled`; the editable sources beside it are plain Python.
-TUNED = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""What `deploy/seamgate.service` and the image start it with."""
 COMPILED = Path(__file__).resolve().parents[3] / "build" / "compiled"
 GUEST = "bench"
 ROUTE = "bench"
@@ -126,7 +124,7 @@ class Seamgate:
         config.write_text(
             yaml.safe_dump(configuration(ground, room, port, plain=plain, limits=self.limits), sort_keys=False)
         )
-        env = {"BENCH_SECRET": ground.secret, "BENCH_TOKEN": token, **TUNED}
+        env = {"BENCH_SECRET": ground.secret, "BENCH_TOKEN": token}
         if self.compiled:
             env["PYTHONPATH"] = str(COMPILED)
         argv = [str(COMMAND), "serve", "-c", str(config), "--workers", str(self.workers)]

@@ -19,7 +19,6 @@ from seamgate.cli.serve import serve
 from seamgate.config import parse_config
 from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
 from seamgate.policy.loader import parse_policy
-from seamgate_bench.adapters.seamgate import TUNED
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -55,13 +54,6 @@ def unit() -> configparser.ConfigParser:
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys are case-sensitive in units
     parser.read_string((DEPLOY / "seamgate.service").read_text())
     return parser
-
-
-def test_memory_is_in_huge_pages_however_it_is_started() -> None:
-    """The unit, the image and the bench ask the C library for the same."""
-    tunable = "GLIBC_TUNABLES=" + TUNED["GLIBC_TUNABLES"]
-    assert unit()["Service"]["Environment"] == tunable
-    assert f" {tunable} " in (DEPLOY / "Containerfile").read_text()
 
 
 def test_the_configuration_of_the_manifests_loads() -> None:
