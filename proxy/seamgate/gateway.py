@@ -170,6 +170,10 @@ class Gateway:
     async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
+    def go_on_after(self, generation: int) -> None:
+        """Number what is loaded at the start as the one after this: a number means one thing in a whole journal."""
+        self._generation = generation + 1
+
     # -- start -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -267,6 +267,9 @@ async def test_a_restart_under_load_drops_no_request(workers: int, tmp_path: Pat
     lines = [json.loads(line) for line in read_lines(service.journal)]
     happened = [line["gateway"]["event"] for line in lines if line["kind"] == "gateway"]
     assert happened == ["start", "stop"] * 2
+    # One number, one policy: the successor goes on where the first one stopped.
+    assert [line["generation"] for line in lines if line["kind"] == "gateway"] == [1, 1, 2, 2]
+    assert {line.get("generation", 0) for line in lines if line["kind"] == "request"} - {0} == {1, 2}
     complete = sum(line["kind"] == "request" and line["outcome"] == "complete" for line in lines)
     assert complete == sum(guest.answered for guest in guests) + 1
     assert sum(guest.repeated for guest in guests) <= len(guests)

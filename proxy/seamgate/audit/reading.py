@@ -14,16 +14,26 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 from seamgate.audit.head import is_locked, read_head
 from seamgate.audit.line import read_link
 from seamgate.audit.segments import all_files, finished_segments, first_seq_of
 from seamgate.audit.verify import Checker, Placed, Report, judge_anchor, judge_end
 from seamgate.errors import AuditError
 
+_TAIL_BYTES = 256 * 1024
+"""Among the records in it, one was judged by a policy, or tells a start or a stop."""
 _SEGMENT_NAME = re.compile(r".+\.[0-9]{16}\Z")
 
 # A rotation takes well under a millisecond; the files change under us at most once or twice.
 _OPEN_TRIES = 20
+
+
+class _Generation(msgspec.Struct):
+    """What of a line is read here."""
+
+    generation: int = 0
 
 
 def is_segment(path: Path) -> bool:
@@ -97,6 +107,32 @@ def read_lines_after(journal: Path, seq: int) -> Generator[bytes, None, None]:
             link = read_link(placed.line)
             if link is not None and link.seq > seq:
                 yield placed.line
+
+
+def last_generation(journal: Path) -> int:
+    """Return the generation that the journal's last records were made under, 0 where none of them tells it.
+
+    Looked for at the end of each file, the newest first. Raises nothing: whether the journal can be used is found out,
+    and said, by who opens it.
+    """
+    try:
+        for path in reversed(all_files(journal)):
+            with path.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+                lines = file.read(_TAIL_BYTES).splitlines()
+            found = next((number for line in reversed(lines) if (number := _generation_of(line))), 0)
+            if found:
+                return found
+    except OSError:
+        pass
+    return 0
+
+
+def _generation_of(line: bytes) -> int:
+    try:
+        return max(0, msgspec.json.decode(line, type=_Generation).generation)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0  # cut, or not ours
 
 
 def size_bytes(journal: Path) -> int:

@@ -19,6 +19,7 @@ import structlog
 import uvloop
 
 from seamgate import launch
+from seamgate.audit.reading import last_generation
 from seamgate.cli.banner import render_banner
 from seamgate.cli.serve_check import check_config, tell_whether_it_loads
 from seamgate.cli.succession import Successor, inheritance
@@ -89,6 +90,8 @@ def serve(
         uvloop.run(check_config(config))
         inherited.await_turn()
         gateway.inherited = inherited.listening
+    # After the turn of whoever came before: its last record tells where it stopped.
+    gateway.go_on_after(last_generation(config.audit.file))
     uvloop.run(Service(config_path, gateway, grace_s, context.color).run())
 
 

@@ -11,8 +11,8 @@ import pytest
 from seamgate.audit.config import AuditConfig
 from seamgate.audit.journal import Journal
 from seamgate.audit.line import decode_line
-from seamgate.audit.reading import Follower, last_lines, read_lines, size_bytes, verify_journal
-from seamgate.audit.record import AuditKind, AuditRecord
+from seamgate.audit.reading import Follower, last_generation, last_lines, read_lines, size_bytes, verify_journal
+from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
 from seamgate.audit.segments import finished_segments
 from seamgate.errors import AuditError
 
@@ -77,6 +77,17 @@ def test_a_follower_sees_each_line_once_over_rotations(journal: Journal, path: P
         seen += _numbers(follower.poll())
     assert seen == list(range(4, 62))
     follower.close()
+
+
+def test_the_last_generation_is_found(journal: Journal, path: Path, tmp_path: Path) -> None:
+    """Behind records that no policy judged, cut lines and what is no record; 0 where there is no journal."""
+    assert last_generation(tmp_path / "none.jsonl") == 0
+    journal.append(AuditRecord(1.0, AuditKind.GATEWAY, gateway=AuditGateway("stop"), generation=7))
+    journal.flush()
+    _write(journal, 3)
+    with path.open("ab") as file:
+        file.write(b'garbage\n{"generation":9')
+    assert last_generation(path) == 7
 
 
 def test_following_goes_on_for_ever(journal: Journal, path: Path) -> None:
