@@ -82,6 +82,7 @@ class Splice:
         verdict: of `judge_tcp`, an allow, and `steps` who said what.
         accepted: what to tell the guest once the upstream is connected.
         refusal: what to tell it instead if it can't be; b"" for a reset.
+        by_connect: whether the guest asked for it over HTTP, so that a status is what it was told.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Splice:
         *,
         accepted: bytes = b"",
         refusal: Callable[[Verdict, str], bytes] = lambda verdict, request_id: b"",
+        by_connect: bool = False,
     ) -> None:
         self.transport: Any = None
         self.exchanges = 0
@@ -109,6 +111,7 @@ class Splice:
         self._steps = list(steps)
         self._accepted = accepted
         self._refusal = refusal
+        self._by_connect = by_connect
         self._id = seam.new_id()
         self._generation = seam.pipeline.generation
         self._started = self._active_at = monotonic()
@@ -426,7 +429,7 @@ class Splice:
             would_rule=verdict.would_rule,
             would_deny=verdict.would_deny,
             upstream=AuditUpstream(self._address, "", False) if self._address else None,
-            status=200 if self._far is not None else said.reason.status,
+            status=0 if not self._by_connect else 200 if self._far is not None else said.reason.status,
             bytes=AuditBytes(self._up_bytes if self._far is not None else 0, self._down_bytes),
             duration_ms=(monotonic() - self._started) * 1000,
             outcome=outcome,

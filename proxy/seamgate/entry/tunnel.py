@@ -99,6 +99,7 @@ class Tunnel:
             self._steps,
             accepted=_ESTABLISHED,
             refusal=whole_denial,
+            by_connect=True,
         )
 
     def adopt(self, transport: Transport, hello: bytes, *, telling: bool) -> None:
