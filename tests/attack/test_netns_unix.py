@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import socket
@@ -37,7 +36,6 @@ for place in sys.argv[1:]:
             print(type(error).__name__)
 """
 GREETING = b"outside"
-_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 
 
 class Service:
@@ -80,23 +78,25 @@ def _in_folder(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+_BIND_ELSEWHERE = """
+import ctypes, socket, sys
+NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
+libc = ctypes.CDLL(None)
+assert libc.unshare(NEW_NETWORK) == 0 or libc.unshare(NEW_USER | NEW_NETWORK) == 0  # as root, or as anybody
+made = socket.socket(socket.AF_UNIX)
+made.bind(sys.argv[1])
+socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [made.fileno()])
+"""
+
+
 def _bind_elsewhere(path: Path) -> Service:
     """Make a service in another network namespace: a child moves there, and hands the socket over."""
-    libc = ctypes.CDLL(None, use_errno=True)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        child = os.fork()
-        if child == 0:
-            try:
-                if libc.unshare(_NEW_NETWORK) and libc.unshare(_NEW_USER | _NEW_NETWORK):
-                    os._exit(1)  # neither as root nor as an ordinary user
-                made = socket.socket(socket.AF_UNIX)
-                made.bind(str(path))
-                socket.send_fds(theirs, [b"x"], [made.fileno()])
-            finally:
-                os._exit(0)
+        number = theirs.fileno()
+        command = [sys.executable, "-c", _BIND_ELSEWHERE, str(path), str(number)]
+        subprocess.run(command, pass_fds=[number], timeout=COMMAND_S, check=True)
         _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
-        os.waitpid(child, 0)
     service = Service()
     service.listener.close()
     service.listener = socket.socket(fileno=descriptors[0])
