@@ -13,29 +13,38 @@ Options:
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
+import structlog
 
 from seamgate import CredentialError, Direction, Inspector, Reason, Request, Response, Supply, Verdict, deny, hookimpl
 from seamgate.credentials.binding import Binding
 from seamgate.credentials.config import CredentialConfig, check_credentials
 from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.injection import Injector
+from seamgate.credentials.known import KnownValues, LiveSet
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.probing import Probes, probing_message
-from seamgate.credentials.redaction import LeakGuard, RedactionSet, Redactor, leaking
+from seamgate.credentials.redaction import LeakGuard, Redactor, leaking
 from seamgate.credentials.scanner import RequestScanner
 from seamgate.credentials.secret import Secret
-from seamgate.credentials.sources import Source, open_source, secret_variables
+from seamgate.credentials.sources import Source, go_on_with, open_source, secret_variables
 from seamgate.errors import ConfigError
 from seamgate.flow import BodyState, Target
 from seamgate.headers import Headers
+from seamgate.registry import SharedState
+from seamgate.tasks import spawn
+
+log = structlog.get_logger("seamgate.credentials")
 
 _RESPONSE = Direction.RESPONSE  # asked for each answer; as a name of the enumeration it is a slow look-up
+LOAD_S = 30.0
+"""How long a start waits for values that take a command."""
 _HOSTS_REMEMBERED = 4096
 """Redaction sets kept by host. Beyond it all are forgotten: only wildcard bindings get there."""
 
@@ -64,7 +73,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class _Credential:
     """One credential, put together. Its repr shows its name."""
 
-    __slots__ = ("binding", "config", "injector", "learnt", "name", "source", "swapped_in")
+    __slots__ = ("binding", "config", "injector", "learnt", "name", "showing", "shown", "source", "swapped_in")
 
     def __init__(
         self, name: str, config: CredentialConfig, index: PlaceholderIndex, secret_variables: frozenset[str]
@@ -77,7 +86,9 @@ class _Credential:
         self.source: Source = open_source(
             name, config.source, environ=os.environ, monotonic=time.monotonic, secret_variables=secret_variables
         )
-        self.learnt: tuple[Secret, ...] = ()  # the values that scanner and redactors know
+        self.learnt: tuple[Secret, ...] = ()  # of the source's, those that are looked for here
+        self.shown: tuple[Secret, ...] = ()  # and those that all other workers look for
+        self.showing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<credential {self.name}>"
@@ -104,14 +115,65 @@ class CredentialsPlugin:
         self._credentials = {
             name: _Credential(name, config, self.placeholders, hidden) for name, config in configs.items()
         }
-        self._redaction: dict[str, tuple[RedactionSet, bool]] = {}
-        shared = getattr(context, "shared", None)
-        self._probes = Probes() if shared is None else Probes(shared.findings)
-        self._scanner = self._learn()
+        self._shared: SharedState | None = getattr(context, "shared", None)
+        self._probes = Probes() if self._shared is None else Probes(self._shared.findings)
+        self._known = KnownValues()
+        for name, each in self._credentials.items():
+            self._known.bind(name, each.config.hosts, each.binding, allow_ranges=each.config.allow_ranges)
+        self._look_for(self._known)
+
+    def _look_for(self, known: KnownValues) -> None:
+        """Search for what is known there from now on."""
+        self._known = known
+        self._learn()
+        self._redaction: dict[str, _Redaction] = {}
+        self._live: dict[tuple[str, ...], LiveSet] = {}
+        self._leaving = LiveSet(known)
+        self._scanner = RequestScanner(self.placeholders, known.values())
+        self._scanned = known.version
+
+    async def load_values(self, before: CredentialsPlugin | None = None) -> None:
+        """Fetch what takes a command, so that no request meets a value that is not known; tell it to other workers.
+
+        One that gives none now is asked again when it is needed; until then answers of its hosts are refused.
+        """
+        if before is not None:
+            self._take_over(before)
+        pending = [
+            spawn(each.source.fetch(), name=f"credential {each.name}", on_error=_told_by_the_source)
+            for each in self._credentials.values()
+            if not each.source.known
+        ]
+        if pending:
+            await asyncio.wait(pending, timeout=LOAD_S)
+        self._learn()
+        for each in self._credentials.values():
+            if not each.source.known:
+                log.warning("a credential has no value yet: answers of its hosts are refused", credential=each.name)
+        if self._shared is not None and self._credentials:
+            try:
+                await self._show(self._shared, list(self._credentials.values()))
+            except CredentialError as error:  # tried again before one of them is put in
+                log.warning("the values of credentials are not known to all workers", problem=error.message)
+
+    def learn_values(self, origin: int, values: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Look for the values that another worker is about to put in."""
+        for name, exact in values.items():
+            self._known.learn(name, [Secret(value, name=name) for value in exact], origin)
 
     def go_on_from(self, before: CredentialsPlugin) -> None:
-        """Go on with what guests found out so far: a reload forgives nobody."""
+        """Go on with what was known, and what guests found out so far: a reload forgets and forgives nothing."""
         self._probes = before._probes
+        self._take_over(before)
+        self._learn()
+        before._known.take(self._known)
+        self._look_for(before._known)
+
+    def _take_over(self, before: CredentialsPlugin) -> None:
+        for name, each in self._credentials.items():
+            old = before._credentials.get(name)
+            if old is not None and old.config.source == each.config.source:
+                go_on_with(old.source, each.source)
 
     @property
     def credential_names(self) -> frozenset[str]:
@@ -148,20 +210,48 @@ class CredentialsPlugin:
         return self._supply_now(known, request, secret)
 
     async def _supply_later(self, known: _Credential, request: Request) -> Supply:
-        return self._supply_now(known, request, await known.source.fetch())
+        supply = self._supply_now(known, request, await known.source.fetch())
+        return supply if isinstance(supply, Supply) else await supply
 
-    def _supply_now(self, known: _Credential, request: Request, secret: Secret) -> Supply:
+    def _supply_now(self, known: _Credential, request: Request, secret: Secret) -> Supply | Awaitable[Supply]:
+        """Put a value in that all searches know: those of this process at once, those of others once they say so."""
         if known.source.known is not known.learnt:
-            self._scanner = self._learn()
+            self._learn()
+        if self._shared is not None and known.source.known is not known.shown:
+            return self._supply_shown(self._shared, known, request, secret)
         return known.injector.supply(request, secret)
 
-    def _learn(self) -> RequestScanner:
-        """Take note of the sources' present values; forget the redaction sets made of the former ones."""
-        self._redaction.clear()
+    async def _supply_shown(self, shared: SharedState, known: _Credential, request: Request, secret: Secret) -> Supply:
+        while known.source.known is not known.shown:
+            if known.showing is None or known.showing.done():
+                work, name = self._show(shared, [known]), f"tell workers of {known.name}"
+                known.showing = spawn(work, name=name, on_error=_told_by_the_source)
+            await asyncio.shield(known.showing)
+        return known.injector.supply(request, secret)
+
+    async def _show(self, shared: SharedState, credentials: list[_Credential]) -> None:
+        """Have all workers look for the present values."""
+        values = {each.name: each.source.known for each in credentials if each.source.known}
+        if values:
+            await shared.share_secrets(
+                {name: tuple([each.reveal() for each in known]) for name, known in values.items()}
+            )
+        for each in credentials:
+            each.shown = values.get(each.name, ())
+
+    def _learn(self) -> None:
+        """Take note of the sources' present values."""
         for each in self._credentials.values():
-            each.learnt = each.source.known
-        self._leaving = RedactionSet(_values(self._credentials.values()))
-        return RequestScanner(self.placeholders, _values(self._credentials.values()))
+            if each.source.known is not each.learnt:
+                each.learnt = each.source.known
+                self._known.learn(each.name, each.learnt)
+
+    def _scan(self) -> RequestScanner:
+        """Return what searches requests for all that is known by now."""
+        if self._scanned != self._known.version:
+            self._scanner = RequestScanner(self.placeholders, self._known.values())
+            self._scanned = self._known.version
+        return self._scanner
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -170,9 +260,10 @@ class CredentialsPlugin:
         """Deny a placeholder or a real value where it does not belong, and a guest that guesses; else no opinion."""
         if self._probes.spent(request.guest.id):
             return deny(probing_message(), reason=Reason.SECRET_PROBED)
-        if not self._scanner.suspicious(request):
+        scanner = self._scan()
+        if not scanner.suspicious(request):
             return None
-        for finding in self._scanner.findings(request):
+        for finding in scanner.findings(request):
             verdict = self._judge(request, finding)
             if verdict is not None:
                 return verdict
@@ -218,24 +309,75 @@ class CredentialsPlugin:
 
         A body that was read to be judged was searched then, as a whole.
         """
+        probe = self._probes.of(request.guest.id)
         if direction is not _RESPONSE:
             if response is not None:
-                return MessageGuard(self._scanner)
-            unread = request.body is None and request.body_state is not BodyState.ABSENT
-            return LeakGuard(self._leaving, self._probes.of(request.guest.id)) if unread and self._leaving else None
-        known = self._redaction.get(request.target.host)
-        patterns, needs_whole = known if known is not None else self._redaction_of(request.target)
-        probe = self._probes.of(request.guest.id)
-        return Redactor(patterns, probe, needs_whole=needs_whole) if patterns else None
+                return MessageGuard(self._scan())
+            if request.body is not None or request.body_state is BodyState.ABSENT:
+                return None
+            leaving = self._leaving
+            return LeakGuard(leaving.now(), probe, renew=leaving.now) if self._credentials or leaving.now() else None
+        redaction = self._redaction.get(request.target.host)
+        if redaction is None:
+            redaction = self._redaction_of(request.target)
+        if redaction.missing:
+            self._refuse_unknown(redaction.missing, request.target)
+        patterns = redaction.live.now()
+        if not patterns:
+            return None
+        return Redactor(patterns, probe, needs_whole=redaction.needs_whole, renew=redaction.live.now)
 
-    def _redaction_of(self, target: Target) -> tuple[RedactionSet, bool]:
-        """Return what to take out of the answers of a host, and whether parts of them are refused."""
-        bound = [each for each in self._credentials.values() if each.binding.covers_target(target)]
-        made = RedactionSet(_values(bound)), not all(each.config.allow_ranges for each in bound)
+    def _redaction_of(self, target: Target) -> _Redaction:
+        """Return what to take out of the answers of a host."""
+        names, allow_ranges = self._known.bound_to(target)
+        live = self._live.get(names)
+        if live is None:
+            live = self._live[names] = LiveSet(self._known, names)
+        missing = tuple([name for name in names if name in self._credentials and not self._known.has(name)])
+        made = _Redaction(live, not allow_ranges, missing)
         if len(self._redaction) >= _HOSTS_REMEMBERED:
             self._redaction.clear()
         self._redaction[target.host] = made
         return made
+
+    def _refuse_unknown(self, names: tuple[str, ...], target: Target) -> None:
+        """Let no answer pass that may hold a value which nobody here knows, and ask for it.
+
+        Raises:
+            CredentialError: one of the credentials has no value yet.
+        """
+        for name in names:
+            if not self._known.has(name):
+                fetch = self._credentials[name].source.fetch()
+                spawn(self._fetched(fetch), name=f"credential {name}", on_error=_told_by_the_source)
+                raise CredentialError(
+                    f"an answer of {target.host} can't be searched for the value of the credential {name!r}: its"
+                    " source has given none yet; see the gateway's log"
+                )
+        self._redaction.pop(target.host, None)
+
+    async def _fetched(self, fetch: Coroutine[Any, Any, Secret]) -> None:
+        await fetch
+        self._learn()
+
+
+class _Redaction:
+    """What is taken out of the answers of one host.
+
+    Attributes:
+        missing: the credentials of which no value was known when this was made.
+    """
+
+    __slots__ = ("live", "missing", "needs_whole")
+
+    def __init__(self, live: LiveSet, needs_whole: bool, missing: tuple[str, ...]) -> None:
+        self.live = live
+        self.needs_whole = needs_whole
+        self.missing = missing
+
+
+def _told_by_the_source(_: BaseException) -> None:
+    """Who waits has it, and the log: there is nothing to add."""
 
 
 class MessageGuard:
@@ -268,12 +410,6 @@ class MessageGuard:
             if finding.leaking:
                 raise CredentialError(leaking(finding.name, "a message"), reason=Reason.SECRET_LEAVING)
         return self._held
-
-
-def _values(credentials: Iterable[_Credential]) -> Iterator[tuple[str, bytes]]:
-    for each in credentials:
-        for secret in each.learnt:
-            yield each.name, secret.reveal()
 
 
 def _misplaced(message: str) -> Verdict:

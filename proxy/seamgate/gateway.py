@@ -49,7 +49,7 @@ from seamgate.observe.readiness import loaded_policies
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
 from seamgate.recording import AuditLog
-from seamgate.registry import SharedState, go_on, load_aside, load_plugins
+from seamgate.registry import SharedState, go_on, load_aside, load_plugins, load_values
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import Revoked, bound_by, revoke
 from seamgate.seam import Seam
@@ -237,6 +237,12 @@ class Gateway:
 
     async def _get_ready(self) -> None:
         """Whatever else has to be there before the gateway says that it has started."""
+        await self._load_secrets(self.seam.pipeline)
+
+    async def _load_secrets(self, pipeline: Pipeline) -> None:
+        """Have values of credentials at hand before a request could meet one that is not known."""
+        now = self.seam.pipeline
+        await load_values(pipeline.plugins, () if pipeline is now else now.plugins)
 
     def _make_parent(self, config: Config) -> Parent | None:
         if config.upstream_proxy is None:
@@ -459,6 +465,7 @@ class Gateway:
         aside = await asyncio.to_thread(load_aside, config, generation, self._clock)
         self._refuse_if_stopping()
         prepared = self._prepare(config, generation, aside)
+        await self._load_secrets(prepared.pipeline)
         authorities = await asyncio.to_thread(self._prepare_authorities, prepared)
         self._refuse_if_stopping()
         return msgspec.structs.replace(prepared, authorities=authorities)

@@ -8,8 +8,9 @@ start: pluggy itself would register it in silence.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +44,14 @@ class SharedState(Protocol):
 
     async def query(self, name: str) -> Answer:
         """Resolve a canonical name: whoever asks in whichever worker, it is looked up once."""
+        ...
+
+    async def share_secrets(self, values: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Have all workers look for exact values, by credential: to be awaited before one is put in.
+
+        Raises:
+            CredentialError: not all of them do.
+        """
         ...
 
     def rates(self) -> Rates:
@@ -170,6 +179,18 @@ def go_on(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> None
         old, go_on_from = known.get(each.name), getattr(each.plugin, "go_on_from", None)
         if go_on_from is not None and type(old) is type(each.plugin):
             go_on_from(old)
+
+
+async def load_values(pipeline: Iterable[LoadedPlugin], before: Iterable[LoadedPlugin] = ()) -> None:
+    """Let the plugins that supply credentials fetch their values, before any request: those with `load_values`."""
+    known = {each.name: each.plugin for each in before}
+    pending: list[Awaitable[None]] = []
+    for each in pipeline:
+        load = getattr(each.plugin, "load_values", None)
+        if load is not None and "secrets" in each.capabilities:
+            old = known.get(each.name)
+            pending.append(load(old if type(old) is type(each.plugin) else None))
+    await asyncio.gather(*pending)
 
 
 def check_references(loaded: Iterable[LoadedPlugin]) -> None:

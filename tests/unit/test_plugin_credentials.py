@@ -75,12 +75,14 @@ def test_a_value_at_hand_is_supplied_at_once() -> None:
 
 
 def test_a_value_that_takes_a_command_is_awaited() -> None:
-    """Once; then it is at hand, and known to guard and redactor."""
+    """Once; then it is at hand, and known to guard and redactor. Until then no answer of its host passes."""
     command = [sys.executable, "-I", "-S", "-c", "print('canary-of-a-command')"]
     one = plugin({"cmd": {"source": {"command": command}, "inject": {"bearer": True}, "hosts": ["api.example.com"]}})
-    assert one.open_inspector(request(), Direction.RESPONSE) is None
 
     async def scenario() -> Supply:
+        with pytest.raises(CredentialError, match="has given none yet") as caught:
+            one.open_inspector(request(), Direction.RESPONSE)
+        assert caught.value.reason is Reason.CREDENTIAL_UNAVAILABLE
         pending = one.supply_credential(request(), "cmd")
         assert inspect.isawaitable(pending)
         return await pending

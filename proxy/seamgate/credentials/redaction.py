@@ -23,7 +23,7 @@ passed on as the same object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from seamgate.credentials.encodings import all_forms, mime_forms
@@ -272,10 +272,26 @@ class Redactor:
         needs_whole: whether parts of the body are refused: a value would be in two of them.
     """
 
-    __slots__ = ("_given", "_hold", "_probe", "_set", "_tail", "needs_whole")
+    __slots__ = ("_given", "_hold", "_probe", "_renew", "_set", "_tail", "needs_whole")
 
-    def __init__(self, patterns: RedactionSet, probe: Probe | None = None, *, needs_whole: bool = True) -> None:
+    def __init__(
+        self,
+        patterns: RedactionSet,
+        probe: Probe | None = None,
+        *,
+        needs_whole: bool = True,
+        renew: Callable[[], RedactionSet] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            patterns: what to look for.
+            probe: the guest's.
+            needs_whole: see the class.
+            renew: returns what to look for by now, where a value may rotate while the body is under way.
+        """
         self._set = patterns
+        self._renew = renew
         self.needs_whole = needs_whole
         self._probe = probe
         self._hold: Hold | None = None  # what was new to the probe of the hold that lasts
@@ -283,7 +299,9 @@ class Redactor:
         self._given = 0  # so many bytes at the beginning of the tail have been given out by flush
 
     def head(self, headers: Headers) -> Headers:
-        """Return the headers without secrets."""
+        """Return the headers, or trailers, without secrets."""
+        if self._renew is not None:
+            self._set = self._renew()
         return self._set.replace_headers(headers)
 
     def feed(self, data: bytes) -> bytes:
@@ -292,6 +310,8 @@ class Redactor:
         Raises:
             CredentialError: with SECRET_PROBED: the guest has found out as much as it may.
         """
+        if self._renew is not None:
+            self._set = self._renew()
         probe = self._probe
         if probe is None:
             return self._feed(data)
@@ -382,8 +402,10 @@ class LeakGuard(Redactor):
 
     __slots__ = ("only_looks",)
 
-    def __init__(self, patterns: RedactionSet, probe: Probe | None = None) -> None:
-        super().__init__(patterns, probe)
+    def __init__(
+        self, patterns: RedactionSet, probe: Probe | None = None, *, renew: Callable[[], RedactionSet] | None = None
+    ) -> None:
+        super().__init__(patterns, probe, renew=renew)
         self.only_looks = True
 
     def head(self, headers: Headers) -> Headers:

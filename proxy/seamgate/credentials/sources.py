@@ -88,6 +88,12 @@ def open_source(
     return CommandSource(name, config, monotonic, _without_secrets(environ, secret_variables))
 
 
+def go_on_with(before: Source, after: Source) -> None:
+    """Let a source that takes over from one of the same configuration begin with its value."""
+    if isinstance(before, CommandSource) and isinstance(after, CommandSource):
+        after.take_over(before)
+
+
 def secret_variables(
     credentials: Mapping[str, CredentialConfig], guests: Mapping[str, Any], upstream_proxy: Any = None
 ) -> frozenset[str]:
@@ -200,8 +206,8 @@ class FileSource:
 class CommandSource:
     """The standard output of a program, which gets the environment that it is given here and nothing on stdin.
 
-    Runs when first asked and after `refresh_s`; however many requests wait, it runs once. While it fails, the last
-    good value serves until it is `max_stale_s` old.
+    Runs before the first request and after `refresh_s`; however many requests wait, it runs once. While it fails, the
+    last good value serves until it is `max_stale_s` old.
     """
 
     __slots__ = (
@@ -263,6 +269,12 @@ class CommandSource:
             return await asyncio.shield(self._start())
         except CredentialError:
             return self._last_good()
+
+    def take_over(self, before: CommandSource) -> None:
+        """Begin with what the source of the generation before has, unless this one has a newer value."""
+        if before._secret is not None and (self._secret is None or before._fetched_at > self._fetched_at):
+            self._secret, self._fetched_at = before._secret, before._fetched_at
+            self.known = before.known
 
     def _last_good(self) -> Secret:
         if self._secret is not None and self._monotonic() - self._fetched_at < self._config.max_stale_s:

@@ -28,6 +28,10 @@ DNS_UDP: Final = "dns_udp"
 """The entry that one worker alone serves, the first one: by its TCP and its UDP socket."""
 
 
+Values: TypeAlias = dict[str, tuple[bytes, ...]]
+"""Exact values by the name of their credential, newest first. Secret."""
+
+
 class Broken(SeamgateError):
     """What came is no message: a fault of the gateway."""
 
@@ -110,6 +114,24 @@ class Named(msgspec.Struct, frozen=True, tag=True):
     answer: Answer
 
 
+class Learn(msgspec.Struct, frozen=True, tag=True):
+    """Look for these values from now on: the worker `origin` has them. Answered by `Learnt`, unless the number is 0."""
+
+    number: int
+    origin: int
+    values: Values
+
+    def __repr__(self) -> str:
+        return f"<Learn {self.number} of worker {self.origin}: {', '.join(self.values)}>"
+
+
+class Shared(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Share`: all workers look for the values, or it can't be said because of `problem`."""
+
+    number: int
+    problem: str = ""
+
+
 class Ask(msgspec.Struct, frozen=True, tag=True):
     """How are you? Answered by `Report`."""
 
@@ -160,6 +182,22 @@ class Resolve(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class Share(msgspec.Struct, frozen=True, tag=True):
+    """These values are about to be put in here: have all others look for them. Answered by `Shared`."""
+
+    number: int
+    values: Values
+
+    def __repr__(self) -> str:
+        return f"<Share {self.number}: {', '.join(self.values)}>"
+
+
+class Learnt(msgspec.Struct, frozen=True, tag=True):
+    """What `Learn` of this number said is looked for here."""
+
+    number: int
+
+
 class Prepared(msgspec.Struct, frozen=True, tag=True):
     """The configuration of this generation loads, or does not because of `problem`."""
 
@@ -182,8 +220,10 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     work: Work
 
 
-FromSupervisor: TypeAlias = Setup | Go | Prepare | Commit | Abort | Acknowledge | Audit | Named | Ask | Stop
-FromWorker: TypeAlias = Ready | Records | Resolve | Prepared | Committed | Report
+FromSupervisor: TypeAlias = (
+    Setup | Go | Prepare | Commit | Abort | Acknowledge | Audit | Named | Learn | Shared | Ask | Stop
+)
+FromWorker: TypeAlias = Ready | Records | Resolve | Share | Learnt | Prepared | Committed | Report
 
 
 def _to_plain(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What a worker shares with the others by asking the supervisor, and by memory: names, rates, findings; for plugins.
+"""What a worker shares with the others by asking the supervisor, and by memory: names, rates, findings, new
+values of credentials. For plugins.
 
 `SharedWork` is what plugins get as `PluginContext.shared`. Names are asked of the supervisor, whose cache is that of
 all workers; the plugin `dns` remembers each answer for the time that is left of it, so a warm name costs no message.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Mapping
 
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import Answer
@@ -16,6 +18,7 @@ from seamgate.workers.findings import FindingsTable, SharedFindings
 from seamgate.workers.memory import SharedMemory
 from seamgate.workers.messages import Resolve
 from seamgate.workers.rates import SharedRates
+from seamgate.workers.secrets import SecretSharing
 
 
 class SharedWork:
@@ -27,6 +30,7 @@ class SharedWork:
         self._findings = FindingsTable(memory)
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self.secrets = SecretSharing(channel)
 
     def rates(self) -> SharedRates:
         """Return what counts requests for all workers."""
@@ -35,6 +39,10 @@ class SharedWork:
     def findings(self, kind: str, key: str) -> SharedFindings | None:
         """Return what a guest, or about a credential, was found out, counted by all workers."""
         return self._findings.get(kind, key)
+
+    async def share_secrets(self, values: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Return once all workers look for these values; see `SecretSharing.share`."""
+        await self.secrets.share(dict(values))
 
     async def query(self, name: str) -> Answer:
         """Ask the supervisor for a canonical name. Raises nothing but a cancellation."""
@@ -59,6 +67,7 @@ class SharedWork:
         """Nobody answers any more."""
         for number in list(self._asked):
             self.named(number, _gone(""))
+        self.secrets.supervisor_gone()
 
 
 def _gone(name: str) -> Answer:

@@ -32,6 +32,7 @@ from seamgate.gateway import BACKLOG, Gateway
 from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.status import Status
 from seamgate.observe.work import Work, add_works, metrics_of, remains, work_of
+from seamgate.pipeline import Pipeline
 from seamgate.reloading import ReloadReport
 from seamgate.stopping import PATIENCE_S
 from seamgate.tasks import spawn
@@ -49,6 +50,7 @@ from seamgate.workers.messages import (
     Commit,
     Committed,
     Go,
+    Learnt,
     Named,
     Prepare,
     Prepared,
@@ -57,10 +59,12 @@ from seamgate.workers.messages import (
     Report,
     Resolve,
     Setup,
+    Share,
     Stop,
 )
 from seamgate.workers.nursery import Nursery
 from seamgate.workers.sealing import opened
+from seamgate.workers.secrets import SecretExchange
 
 log = structlog.get_logger("seamgate.workers")
 
@@ -97,6 +101,7 @@ class Supervisor(Gateway):
         self._ledger: Ledger
         self._nursery = Nursery(self._on_nursery_gone)
         self._members: list[Member] = []
+        self._secrets = SecretExchange()
         self.on_fault: Callable[[], None] | None = None
         """Called when the gateway can't go on: whoever runs it should stop it."""
         self._past: list[Work] = []
@@ -164,9 +169,13 @@ class Supervisor(Gateway):
         if problem:
             raise ConfigError(f"a worker can't start: {problem}")
 
+    async def _load_secrets(self, pipeline: Pipeline) -> None:
+        """Run no command: the workers do, and put the values in."""
+
     async def _start_member(self, member: Member) -> str:
         """Start a worker with what is in force; return why it can't be used, "" if it can."""
         await member.launch([self._memory.fd, *[each.fileno() for each in self._listeners.values()]])
+        self._secrets.tell_all_to(member)
         ready = await member.ask(self._setup(member), Ready, START_S)
         if ready is None or ready.problem or member.gone.is_set():
             member.kill()
@@ -239,6 +248,10 @@ class Supervisor(Gateway):
             self._ledger.take(member.account, message)
         elif isinstance(message, Resolve):
             spawn(self._resolve(member, message), name=f"resolve {message.name} for a worker")
+        elif isinstance(message, Share):
+            spawn(self._secrets.share(member, message, self._members), name="tell workers of a value")
+        elif isinstance(message, Learnt):
+            self._secrets.learnt(member, message.number)
 
     async def _resolve(self, member: Member, asked: Resolve) -> None:
         plugins = [each.plugin for each in self.seam.pipeline.plugins]
@@ -255,6 +268,7 @@ class Supervisor(Gateway):
         """A worker's channel is closed: end what it had begun, forget what it held, start another one."""
         was_up, stopping = member.is_up(), self.seam.draining
         lost = self._ledger.lose(member.account)
+        self._secrets.lose(member)
         self._memory.clear_worker(member.number)
         if member.work is not None:
             self._past = [add_works([remains(member.work), *self._past])]

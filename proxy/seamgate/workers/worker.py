@@ -46,12 +46,15 @@ from seamgate.workers.messages import (
     Commit,
     Committed,
     Go,
+    Learn,
+    Learnt,
     Named,
     Prepare,
     Prepared,
     Ready,
     Report,
     Setup,
+    Shared,
     Stop,
 )
 from seamgate.workers.names import SharedWork
@@ -72,8 +75,10 @@ def share_of(total: int, worker: int, workers: int) -> int:
 class WorkerGateway(Gateway):
     """The gateway of one worker."""
 
-    def __init__(self, setup: Setup, channel: Channel, descriptors: Sequence[int]) -> None:
+    def __init__(self, setup: Setup, channel: Channel, descriptors: Sequence[int], heard: Sequence[Learn] = ()) -> None:
         super().__init__(setup.config)
+        self._heard = heard
+        self._learns = False
         self._setup = setup
         self._descriptors = descriptors
         self._memory = SharedMemory(descriptors[setup.memory], setup.workers, setup.guests, setup.credentials)
@@ -98,6 +103,23 @@ class WorkerGateway(Gateway):
         found = self._authorities.identity if self._authorities is not None else ""
         if found != self._setup.ca:
             raise ConfigError("the CA is not the one that the gateway started with: restart the gateway to change it")
+
+    async def _load_secrets(self, pipeline: Pipeline) -> None:
+        """Know what others put in, before anything of our own is put in."""
+        if not self._learns:
+            self._learns = True
+            for each in self._heard:
+                self.learn(each)
+        await super()._load_secrets(pipeline)
+
+    def learn(self, message: Learn) -> None:
+        """Look for values that another worker puts in; what comes before there is a pipeline waits in `heard`."""
+        if not self._learns:
+            return
+        for each in self.seam.pipeline.plugins:
+            learn_values = getattr(each.plugin, "learn_values", None)
+            if learn_values is not None and "secrets" in each.capabilities:
+                learn_values(message.origin, message.values)
 
     async def take_connections(self) -> None:
         """Begin."""
@@ -167,6 +189,8 @@ class Worker:
         self._descriptors = descriptors
         self._channel: Channel
         self._gateway: WorkerGateway | None = None
+        self._starting: WorkerGateway | None = None
+        self._heard: list[Learn] = []  # until it has started
         self._metrics: WorkMetrics
         self._prepared: PreparedConfig | None = None
         self._wanted = 0  # the generation that is to be prepared
@@ -190,6 +214,11 @@ class Worker:
         gateway = self._gateway
         if isinstance(message, Setup):
             spawn(self._set_up(message), name="set up", on_error=self._on_fault)
+        elif isinstance(message, Learn):
+            self._learn(message)
+        elif isinstance(message, Shared):
+            if self._starting is not None:
+                self._starting.shared.secrets.shared(message.number, message.problem)
         elif gateway is None:
             self._over.set()  # before it is set up, whatever else is said is that there is no need for it
         elif isinstance(message, Acknowledge):
@@ -207,9 +236,17 @@ class Worker:
         else:
             self._follow(gateway, message)
 
+    def _learn(self, message: Learn) -> None:
+        if self._gateway is None:
+            self._heard.append(message)
+        if self._starting is not None:
+            self._starting.learn(message)
+        if message.number:
+            self._channel.send(Learnt(message.number))
+
     async def _set_up(self, setup: Setup) -> None:
         configure_logging(setup.log_format, setup.log_level, worker=setup.worker)  # type: ignore[arg-type]
-        gateway = WorkerGateway(setup, self._channel, self._descriptors)
+        self._starting = gateway = WorkerGateway(setup, self._channel, self._descriptors, self._heard)
         try:
             await gateway.start()
         except SeamgateError as error:

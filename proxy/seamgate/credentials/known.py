@@ -1,0 +1,118 @@
+"""Every value of a credential that may go out or come back, whoever put it in: what all searches look for.
+
+Owned by the credentials plugin; one for all generations of it in a process, so that neither a reload nor a rotation
+makes a value unknown that an upstream can still repeat. Another process of the gateway tells its values before it puts
+one in (`seamgate.workers.secrets`). Forgets a value only for newer ones of the same source. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from seamgate.credentials.binding import Binding
+from seamgate.credentials.redaction import RedactionSet
+from seamgate.credentials.secret import Secret
+from seamgate.credentials.sources import KEPT_VALUES
+from seamgate.flow import Target
+
+HERE = -1
+"""The origin of values of this process's own sources; those of a worker have its number."""
+_MOST_BINDINGS = 64
+"""Former bindings remembered of one credential: hosts that may still repeat its value. One more for each reload that
+changes them."""
+
+
+class KnownValues:
+    """See the module.
+
+    Attributes:
+        version: rises with whatever is learnt; what was made of an older one has to be made anew.
+    """
+
+    __slots__ = ("_bindings", "_values", "version")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._values: dict[tuple[str, int], tuple[Secret, ...]] = {}
+        self._bindings: dict[str, dict[tuple[str, ...], tuple[Binding, bool]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<KnownValues of {', '.join(sorted(self._bindings))}, version {self.version}>"
+
+    def bind(self, name: str, hosts: tuple[str, ...], binding: Binding, *, allow_ranges: bool) -> None:
+        """Note that the credential goes to these hosts, now or until the last reload."""
+        bindings = self._bindings.setdefault(name, {})
+        bindings.pop(hosts, None)
+        bindings[hosts] = (binding, allow_ranges)
+        if len(bindings) > _MOST_BINDINGS:
+            del bindings[next(iter(bindings))]
+
+    def learn(self, name: str, secrets: Iterable[Secret], origin: int = HERE) -> None:
+        """Take note of values, newest first, of a credential's source in one process."""
+        before = self._values.get((name, origin), ())
+        fresh = tuple(secrets)
+        after = (*fresh, *[each for each in before if each not in fresh])[:KEPT_VALUES]
+        if after != before:
+            self._values[name, origin] = after
+            self.version += 1
+
+    def take(self, other: KnownValues) -> None:
+        """Take over what another one knows; its bindings are the newer ones."""
+        for (name, origin), secrets in other._values.items():
+            self.learn(name, secrets, origin)
+        for name, bindings in other._bindings.items():
+            for hosts, (binding, allow_ranges) in bindings.items():
+                self.bind(name, hosts, binding, allow_ranges=allow_ranges)
+
+    def has(self, name: str) -> bool:
+        """Return whether any value of the credential is known."""
+        return any(known == name for known, _ in self._values)
+
+    def bound_to(self, target: Target) -> tuple[tuple[str, ...], bool]:
+        """Return the credentials that are, or were, bound to a host, and whether all of them allow ranges."""
+        names: list[str] = []
+        allow_ranges = True
+        for name, bindings in self._bindings.items():
+            covering = [allow for binding, allow in bindings.values() if binding.covers_target(target)]
+            if covering:
+                names.append(name)
+                allow_ranges = allow_ranges and all(covering)
+        return tuple(names), allow_ranges
+
+    def values(self, names: Iterable[str] | None = None) -> Iterator[tuple[str, bytes]]:
+        """Yield (credential, exact value) of these credentials; None: of all."""
+        wanted = None if names is None else frozenset(names)
+        seen: set[tuple[str, bytes]] = set()
+        for (name, _), secrets in self._values.items():
+            if wanted is None or name in wanted:
+                for secret in secrets:
+                    pair = (name, secret.reveal())
+                    if pair not in seen:
+                        seen.add(pair)
+                        yield pair
+
+
+class LiveSet:
+    """The redaction set of some credentials, made anew once more of their values are known.
+
+    An inspector asks it for each piece, so that a stream that is open while a value rotates has the new one too.
+    """
+
+    __slots__ = ("_known", "_names", "_set", "_version")
+
+    def __init__(self, known: KnownValues, names: tuple[str, ...] | None = None) -> None:
+        """Prepare; None: of all credentials."""
+        self._known = known
+        self._names = names
+        self._version = known.version
+        self._set = RedactionSet(known.values(names))
+
+    def __repr__(self) -> str:
+        return f"<LiveSet of {'all' if self._names is None else ', '.join(self._names)}>"
+
+    def now(self) -> RedactionSet:
+        """Return the set of what is known by now."""
+        if self._version != self._known.version:
+            self._version = self._known.version
+            self._set = RedactionSet(self._known.values(self._names))
+        return self._set
