@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from seamgate.credentials.placeholders import PlaceholderIndex
-from seamgate.errors import CredentialError, Reason
+from seamgate.errors import CredentialError, GuestProtocolError, Reason
 from seamgate.flow import Request, Supply
-from seamgate.headers import Headers, any_named, apply_amendment, find_header
+from seamgate.headers import OF_THE_GATEWAY, Headers, any_named, apply_amendment, find_header
 from seamgate.policy.folding import fold_header
 from seamgate.protocol.coding import narrow_accept_encoding
 from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
@@ -20,11 +20,54 @@ from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
 _OTHER_CODINGS: Final = frozenset(OTHER_CODINGS)
 _OF_PARTS: Final = frozenset(RANGE_HEADERS)
 _narrowed: Final = narrow_accept_encoding
+_NEVER_BY_ANOTHER_NAME: Final = frozenset((*OF_THE_GATEWAY, *OTHER_CODINGS, *RANGE_HEADERS, b"accept-encoding"))
+"""What frames and routes a message, and what this module itself writes or leaves out, has one name."""
+_MOST_NAMES: Final = 4096
+_LONGEST_NAME: Final = 64
+_folded: Final[dict[bytes, bytes]] = {}  # a name -> as a CGI-like server sees it
 
 
 def asks_for_part(headers: Headers) -> bool:
     """Return whether any of the headers asks for a part of the answer."""
     return any_named(headers, _OF_PARTS)
+
+
+def any_odd(headers: Headers) -> bool:
+    """Return whether a header has a name that a CGI-like server takes for another one: `content_length`."""
+    for name, _ in headers:
+        known = _folded.get(name)
+        if known is None:
+            known = _fold(name)
+        if known is not name and known != name:
+            return True
+    return False
+
+
+def _fold(name: bytes) -> bytes:
+    folded = fold_header(name.decode("latin-1")).encode("latin-1")
+    if folded == name:
+        folded = name
+    if len(_folded) >= _MOST_NAMES:
+        _folded.clear()
+    if len(name) <= _LONGEST_NAME:
+        _folded[name] = folded
+    return folded
+
+
+def _without_twins(headers: Headers, supplies: Sequence[Supply]) -> Headers:
+    """Leave out what a server may take for a header that the gateway itself writes, sets or leaves out.
+
+    Those were judged under both names: conditions of policies fold them the same way.
+    """
+    names = {name for supply in supplies for name, _ in supply.set_headers}
+    names.update([name for supply in supplies for name in supply.remove_headers])
+    names.update(_NEVER_BY_ANOTHER_NAME)
+    kept: list[tuple[bytes, bytes]] = []
+    for pair in headers:
+        folded = _fold(pair[0])
+        if folded == pair[0] or folded not in names:
+            kept.append(pair)
+    return tuple(kept)
 
 
 def make_head(
@@ -45,6 +88,8 @@ def make_head(
         CredentialError: a placeholder is left that no selected credential replaces.
     """
     query = request.query
+    if any_odd(headers):
+        headers = _without_twins(headers, supplies)
     for supply in supplies:
         headers = apply_amendment(headers, supply.set_headers, supply.remove_headers)
         query = supply.query if supply.query is not None else query
@@ -66,7 +111,11 @@ def check_trailers(trailers: Headers, supplies: Sequence[Supply]) -> None:
 
     Raises:
         CredentialError: with reason CREDENTIAL_UNBOUND; there is one, in any spelling that a server may take for it.
+        GuestProtocolError: one stands for a header that frames or routes the message.
     """
+    for name, _ in trailers:
+        if _fold(name) in OF_THE_GATEWAY:
+            raise GuestProtocolError("a trailer has the name of a field that frames or routes a message")
     names = {name for supply in supplies for name, _ in supply.set_headers}
     names.update(name for supply in supplies for name in supply.remove_headers)
     kept = {fold_header(name.decode("latin-1")) for name in names}

@@ -252,6 +252,6 @@ class Upload:
             return
         if self.trailers and placeholders.left_over(self.trailers) is not None:
             raise CredentialError("a placeholder stands in the trailers", reason=Reason.PLACEHOLDER_MISPLACED)
-        if self.trailers and self.supplies:
+        if self.trailers:
             check_trailers(self.trailers, self.supplies)
         session.send_end(self.trailers)

@@ -12,6 +12,7 @@ from seamgate.credentials.config import CredentialConfig, InjectConfig
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.secret import Secret
 from seamgate.flow import Headers, Request, Supply
+from seamgate.policy.folding import fold_header
 from seamgate.protocol.whole import RANGE_HEADERS
 
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 256, 1024
@@ -36,6 +37,10 @@ class Injector:
         self._removed = tuple(header.lower().encode("ascii") for header in config.remove_headers)
         if not config.allow_ranges:
             self._removed += RANGE_HEADERS
+        # A CGI-like server takes x-key for the x_key that is set or removed here. The other way round the core sees to.
+        mine = (*self._removed, *([config.inject.header_name] if config.inject is not None else []))
+        folded = [fold_header(name.decode("ascii")).encode("ascii") for name in mine]
+        self._removed += tuple([name for name in folded if name not in mine])
         self._swapped_in = config.swapped_in
         self._injected_for: Secret | None = None
         self._injected = Supply(name)
