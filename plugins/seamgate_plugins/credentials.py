@@ -128,6 +128,8 @@ class CredentialsPlugin:
         self._learn()
         self._redaction: dict[str, _Redaction] = {}
         self._live: dict[tuple[str, ...], LiveSet] = {}
+        self._named: dict[str, bool] = {}  # host -> whether a value stands in it, of this version of what is known
+        self._named_of = known.version
         self._leaving = LiveSet(known)
         self._scanner = RequestScanner(self.placeholders, known.values())
         self._scanned = known.version
@@ -253,14 +255,48 @@ class CredentialsPlugin:
             self._scanned = self._known.version
         return self._scanner
 
+    def shows_secret(self, text: str) -> bool:
+        """Return whether a real value stands in a text: then it is in no record."""
+        return self._leaving.now().shows(text.encode("utf-8", "surrogatepass"))
+
     # -- out ---------------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def judge_connect(self, target: Target) -> Verdict | None:
+        """Deny a name in which a real value stands: to look it up would tell the value to name servers."""
+        return self._name_shown(target)
+
+    def _name_shown(self, target: Target) -> Verdict | None:
+        if self._named_of != self._known.version or len(self._named) >= _HOSTS_REMEMBERED:
+            self._named, self._named_of = {}, self._known.version
+        host = target.host
+        shown = self._named.get(host)
+        if shown is None:
+            shown = self._named[host] = self.shows_secret(host)
+        if not shown:
+            return None
+        return deny("a credential's real value stands in the host's name", reason=Reason.SECRET_LEAVING)
+
+    def _leaks_in_lines(self, body: bytes) -> bool:
+        """Return whether a value stands in a body in lines of base64 (MIME), which may stand in JSON."""
+        leaving = self._leaving.now()
+        if body.find(b"\n") >= 0 and leaving.hit_in_lines(body):
+            return True
+        if body.find(b"\\n") < 0:
+            return False
+        return leaving.hit_in_lines(body.replace(b"\\r", b"").replace(b"\\n", b"\n"))
 
     @hookimpl
     def judge_request(self, request: Request) -> Verdict | None:
         """Deny a placeholder or a real value where it does not belong, and a guest that guesses; else no opinion."""
         if self._probes.spent(request.guest.id):
             return deny(probing_message(), reason=Reason.SECRET_PROBED)
+        named = self._name_shown(request.target)
+        if named is not None:
+            return named
         scanner = self._scan()
+        if request.body is not None and self._leaks_in_lines(request.body):
+            return deny(_IN_LINES, reason=Reason.SECRET_LEAVING)
         if not scanner.suspicious(request):
             return None
         for finding in scanner.findings(request):
@@ -374,6 +410,12 @@ class _Redaction:
         self.live = live
         self.needs_whole = needs_whole
         self.missing = missing
+
+
+_IN_LINES = (
+    "the real value of a credential stands in the request (body), in base64 in lines: no guest should know it;"
+    " replace it at its issuer"
+)
 
 
 def _told_by_the_source(_: BaseException) -> None:

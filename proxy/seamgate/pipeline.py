@@ -129,6 +129,10 @@ class Pipeline:
             "supply_credential" in plugin.hooks and "open_inspector" not in plugin.hooks for plugin in plugins
         )
         """Whether a plugin supplies credentials without redacting answers: then the core does it for it."""
+        asked = [getattr(each.plugin, "shows_secret", None) for each in plugins if "secrets" in each.capabilities]
+        self._shows_secret: list[Callable[[str], bool]] = [shows for shows in asked if shows is not None]
+        self.knows_secrets = bool(self._shows_secret)
+        """Whether a plugin can say if a text shows a credential's real value."""
         self.departed: tuple[Guest, ...] = ()
         """Guests that a reload has removed or changed: nothing is allowed in the name of these very objects."""
         self._departed: frozenset[int] = frozenset()
@@ -429,6 +433,17 @@ class Pipeline:
         if not isinstance(value, kind):
             raise PluginError(f"plugin {call.plugin} returned a {type(value).__name__} from {call.stats.hook}")
         return value
+
+    def shows_secret(self, text: str) -> bool:
+        """Return whether a text shows a credential's real value, as far as plugins know; one that fails says yes."""
+        for shows in self._shows_secret:
+            try:
+                if shows(text):
+                    return True
+            except Exception as error:  # noqa: BLE001 - what can't be said is withheld
+                log.error("plugin failed", hook="shows_secret", error=type(error).__name__)
+                return True
+        return False
 
     # -- what observes -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
+from seamgate.audit.parts import without_secrets
 from seamgate.audit.record import AuditKind, AuditRecord, Decision
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import AuditError, Reason, SeamgateError
@@ -231,7 +232,9 @@ class Seam:
             go_on(error)
 
     def record(self, record: AuditRecord, *, denied: bool) -> None:
-        """Keep a terminal record and tell the observers."""
+        """Keep a terminal record and tell the observers. Of what was denied no text shows a credential's real value."""
+        if denied and self.pipeline.knows_secrets:
+            record = without_secrets(record, self.pipeline.shows_secret)
         self.journal.append(record)
         tally = self._tally_of(record.entry, record.kind, record.verdict, record.reason)
         tally.count += 1

@@ -6,6 +6,7 @@ guest can make long is cut here, and what may hold a secret is left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final
@@ -27,7 +28,7 @@ LONGEST_MESSAGE: Final = 1024
 _SECRET_LEAVING: Final = Reason.SECRET_LEAVING  # asked of each request: a look-up in the class is slow
 _Request: Final = AuditRequest
 WITHHELD: Final = "[withheld]"
-"""Stands for a path that may hold a credential's real value."""
+"""Stands for a text that holds, or may hold, a credential's real value."""
 
 
 @lru_cache(maxsize=4096)
@@ -68,6 +69,28 @@ def with_short_messages(record: AuditRecord) -> AuditRecord:
         return record
     message, would_deny = cut_text(record.message, LONGEST_MESSAGE), cut_text(record.would_deny, LONGEST_MESSAGE)
     return msgspec.structs.replace(record, message=message, would_deny=would_deny)
+
+
+def without_secrets(record: AuditRecord, shows: Callable[[str], bool]) -> AuditRecord:
+    """Return the record without any text of a guest in which a credential's real value stands; the same if none does.
+
+    Args:
+        record: of what was denied: what was allowed had been searched before.
+        shows: whether a value stands in a text. Asked once where none does.
+    """
+    asked = record.request
+    texts = [record.message, record.would_deny]
+    if asked is not None:
+        texts += (asked.method, asked.host, asked.path, asked.query or "", *asked.query_names)
+    if not shows("\0".join(texts)):
+        return record
+    if asked is not None:
+        names = tuple([WITHHELD if shows(name) else name for name in asked.query_names])
+        query = WITHHELD if asked.query and shows(asked.query) else asked.query
+        method, host, path = [WITHHELD if shows(text) else text for text in (asked.method, asked.host, asked.path)]
+        asked = AuditRequest(method, asked.scheme, host, asked.port, path, names, query)
+    message, would_deny = [WITHHELD if shows(text) else text for text in (record.message, record.would_deny)]
+    return msgspec.structs.replace(record, request=asked, message=message, would_deny=would_deny)
 
 
 def refused_part(method: str, target: Target | None) -> AuditRequest:

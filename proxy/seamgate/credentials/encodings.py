@@ -172,10 +172,17 @@ def escaped_forms(value: bytes) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(form.encode("ascii") for form in forms))
 
 
+def wide_forms(value: bytes) -> tuple[bytes, ...]:
+    """Return the value in UTF-16 and UTF-32, either byte order, without the zeros at its ends: there orders differ."""
+    text = value.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode()
+    written = [text.encode(f"utf-{size}-{order}").strip(b"\0") for size in (16, 32) for order in ("le", "be")]
+    return tuple(dict.fromkeys(written))
+
+
 def all_forms(value: bytes) -> tuple[bytes, ...]:
     """Return every spelling of the value, the plain one first, without repetitions."""
     forms = (
         value, *json_forms(value), *url_forms(value), *html_forms(value), *base64_forms(value), *escaped_forms(value),
-        *escaped_base64_forms(value),
+        *escaped_base64_forms(value), *wide_forms(value),
     )  # fmt: skip
     return tuple(dict.fromkeys(forms))

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from seamgate.credentials.encodings import all_forms, mime_forms
 from seamgate.credentials.needles import Needles
@@ -146,6 +147,21 @@ class RedactionSet:
         # A line break at the very end, as JSON often has it, or an empty line, as events do, breaks no spelling.
         end = len(data) - (2 if data.endswith(b"\n\n") else 1)
         return (self._any if data.find(b"\n", 0, end) < 0 else self._any_in_lines).found(data)
+
+    def hit_in_lines(self, data: bytes) -> bool:
+        """Return whether any spelling in base64 stands in the data, broken by lines or not."""
+        return self._in_lines(data, 0) is not None
+
+    def shows(self, text: bytes) -> bool:
+        """Return whether any spelling stands in a name, a path or a sentence: in any case, also behind `%` twice."""
+        for _ in range(3):
+            if self._any_in_head.found(text) or self._any_in_head.found(text.lower()) or self.hit(text):
+                return True
+            plain = unquote_to_bytes(text)
+            if plain == text:
+                return False
+            text = plain
+        return False
 
     def hits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield (begin, end, replacement) of each spelling: leftmost, then longest, without overlaps.

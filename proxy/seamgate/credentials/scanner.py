@@ -28,7 +28,7 @@ _JSON_ESCAPE = re.compile(rb"\\u00([0-7][0-9A-Fa-f])")
 class RequestScanner:
     """Searches for the placeholders of an index and for a set of real values."""
 
-    __slots__ = ("_body", "_encoded", "_head", "_in_headers", "_in_paths", "_index", "_values")
+    __slots__ = ("_body", "_encoded", "_head", "_in_headers", "_in_paths", "_index", "_lower", "_values")
 
     def __init__(self, index: PlaceholderIndex, values: Iterable[tuple[str, bytes]]) -> None:
         """Prepare.
@@ -39,6 +39,9 @@ class RequestScanner:
         """
         self._index = index
         self._values = tuple({form: name for name, value in values for form in all_forms(value)}.items())
+        # Names come in lower case, so that is how a value stands in one.
+        lower = {form.lower(): name for form, name in self._values}
+        self._lower = tuple(lower.items())
         self._encoded = tuple((form, index.owner(text)) for text in index.texts for form in base64_forms(text))
         needles = [*index.texts, *(form for form, _ in self._values), *(form for form, _ in self._encoded)]
         prefix = DEFAULT_PLACEHOLDER_PREFIX.encode("ascii")
@@ -47,7 +50,8 @@ class RequestScanner:
         self._in_headers: dict[tuple[bytes, bytes], tuple[Finding, ...]] = {}
         self._in_paths: dict[bytes, tuple[Finding, ...]] = {}
         # Basic and what is percent-encoded are always looked into; there are few such requests.
-        self._head = Needles((prefix, *needles), (b"basic ",), b"%")
+        in_names = [form for form in lower if form not in needles]
+        self._head = Needles((prefix, *needles, *in_names), (b"basic ",), b"%")
         self._body = Needles(needles or (prefix,))
 
     def __repr__(self) -> str:
@@ -55,7 +59,7 @@ class RequestScanner:
 
     def suspicious(self, request: Request) -> bool:
         """Return whether `findings` is worth its time. Never False for a request that has findings."""
-        if self._head.found_in(request.headers, False, (request.path, request.query)):
+        if self._head.found_in(request.headers, True, (request.path, request.query)):
             return True
         body = request.body
         return body is not None and self._body_suspicious(body)
@@ -83,7 +87,8 @@ class RequestScanner:
 
     def _look_in_header(self, field: tuple[bytes, bytes]) -> tuple[Finding, ...]:
         name, value = field
-        found = tuple([msgspec.structs.replace(each, header=name) for each in self._in_header(value)])
+        named = [Finding(Surface.HEADERS, owner, leaking=True) for form, owner in self._lower if form in name]
+        found = (*named, *[msgspec.structs.replace(each, header=name) for each in self._in_header(value)])
         if len(self._in_headers) >= _REMEMBERED:
             self._in_headers.clear()
         if len(name) + len(value) <= _REMEMBERED_SIZE_BYTES:

@@ -143,7 +143,7 @@ def test_many_hits_cost_linear_time() -> None:
 
     text = Counting(SECRET * 1000)
     assert sum(1 for _ in RedactionSet([("key", SECRET)]).hits(text)) == 1000
-    assert Counting.finds < 1000 + 30
+    assert Counting.finds < 1000 + 60
 
 
 def test_a_header_s_name_has_lost_its_case() -> None:
