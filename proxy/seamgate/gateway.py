@@ -57,7 +57,7 @@ from seamgate.shortage import Shortage
 from seamgate.signing import Authorities, NewAuthorities
 from seamgate.stopping import end_all, let_finish, see_off
 from seamgate.tasks import spawn
-from seamgate.telling import gateway_record, tell_reloaded
+from seamgate.telling import gateway_record, tell_journal, tell_reloaded
 from seamgate.upstream.addresses import compile_permit
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.destination import OwnAddresses
@@ -354,12 +354,7 @@ class Gateway:
         if healthy is self._journal_was_healthy:
             return
         self._journal_was_healthy = healthy
-        path = str(self._journal.path)
-        if healthy:
-            log.warning("the audit log can be written again", path=path)
-        else:
-            error = self._journal.stats.error
-            log.error("the audit log can't be written; every request is denied until it can", path=path, error=error)
+        tell_journal(self._journal)
 
     def _sweep(self) -> None:
         """Once a second: whatever has been silent for too long."""

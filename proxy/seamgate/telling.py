@@ -15,6 +15,7 @@ from seamgate import __version__
 from seamgate.audit.record import AuditGateway, AuditKind, AuditRecord
 from seamgate.config import Config
 from seamgate.pipeline import Pipeline
+from seamgate.recording import AuditLog
 from seamgate.reloading import ReloadReport
 
 log = structlog.get_logger("seamgate.gateway")
@@ -58,3 +59,13 @@ def tell_reloaded(report: ReloadReport, config: Config) -> None:
         )
     if report.needs_restart:
         log.warning("some changes wait for a restart", sections=", ".join(report.needs_restart))
+
+
+def tell_journal(journal: AuditLog) -> None:
+    """Log that the audit log can't be written, so that everything is denied, or that it can be again."""
+    path = str(journal.path)
+    if journal.healthy:
+        log.warning("the audit log can be written again", path=path)
+    else:
+        error = journal.stats.error
+        log.error("the audit log can't be written; every request is denied until it can", path=path, error=error)
