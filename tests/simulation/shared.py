@@ -29,11 +29,10 @@ from seamgate.audit import line
 from seamgate.ca.leaf import CertificateAuthority
 from seamgate.ca.store import init_ca
 from seamgate.config import Config, parse_config
-from seamgate.credentials import redaction, scanner
+from seamgate.credentials import known, redaction, scanner
 from seamgate.credentials.redaction import RedactionSet
 from seamgate.registry import LoadedPlugin, load_aside
 from seamgate.upstream import dns_exchange, tls
-from seamgate_plugins import credentials
 from simulation.chance import CHANCE, of_usual_length, with_signatures_of_one_length
 from simulation.clock import CLOCK
 from simulation.guests import TOKEN
@@ -62,7 +61,7 @@ def quicken() -> None:
     for module, names in ((redaction, ("all_forms", "mime_forms")), (scanner, ("all_forms", "base64_forms"))):
         for name in names:
             _replace(module, name, lru_cache)
-    _replace(credentials, "RedactionSet", _by_values)
+    _replace(known, "RedactionSet", _by_values)
     _replace(line, "native_lines", lru_cache)
     _replace(registry, "_checked", _vouched_once)
     sockets = SimpleNamespace(**{**vars(socket), "socket": DatagramSocket})
