@@ -165,13 +165,20 @@ def microvm_environment(config: Config, environ: Mapping[str, str]) -> dict[str,
 def secret_files(config: Config, journal: Path) -> list[Path]:
     """Return what a guest of the same user must not read or write, where its isolation can hide files.
 
-    The CA's key and those of guests' own, what credentials and tokens are read from, keys of client certificates, the
-    journal of this run, that of the configuration, and the folder with those of other runs.
+    The CA's key and those of guests' own, what credentials, tokens and plugins (options `..._file`) are read from, keys
+    of client certificates, the journal of this run, that of the configuration, and the folder with those of other runs.
     """
     names = [credential.source.file for credential in config.credentials.values()]
     names += [guest.token.file for guest in config.guests.values() if guest.token is not None]
     if config.upstream_proxy is not None and config.upstream_proxy.login is not None:
         names.append(config.upstream_proxy.login.password.file)
+    # A plugin's own: by convention an option that ends so names a file, from the configuration's folder.
+    names += [
+        value
+        for plugin in config.plugins
+        for option, value in plugin.options.items()
+        if option.endswith("_file") and isinstance(value, str)
+    ]
     shown = [origin.client_certificate for origin in config.upstream_tls.origins]
     names += [each.key or each.certificate for each in shown if each is not None]
     authority = ca_directory(config.ca, config.base)

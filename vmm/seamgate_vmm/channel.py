@@ -60,11 +60,9 @@ class Channel:
         for level, kind, raw in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
-        if not data:
-            raise Closed
         try:
-            message = json.loads(data) if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
-        except ValueError:
+            message = json.loads(data) if data and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
             for fd in fds:

@@ -183,8 +183,8 @@ class _Caller:
             self._started = started = await self._server.start(
                 message, fds, lambda size: self._tell({"op": "input", "size": size})
             )
-        except Refused as error:
-            self._tell({"op": "refused", "error": str(error)})
+        except (Refused, ValueError) as error:  # a NUL in a path, a text that is no file name's, an answer too long
+            self._tell({"op": "refused", "error": str(error)[:1000]})
             self._hang_up()
             return
         finally:

@@ -17,14 +17,16 @@ def remove_tree(root: Path) -> None:
     Each folder within it is first moved up, beside the others, so that no path grows. Links are deleted, not followed.
     """
     lifted = root.with_name(f"{root.name}.gone")
-    try:
+    with contextlib.suppress(OSError):
         lifted.mkdir(mode=0o700, exist_ok=True)
-        os.rename(root, lifted / "0")
+    todo = [entry.name for entry in _entries(lifted)]  # of a removal that was cut short
+    numbers = itertools.count(1 + max([int(name) for name in todo if name.isdecimal()], default=-1))
+    try:
+        own = str(next(numbers))
+        os.rename(root, lifted / own)
+        todo.append(own)
     except OSError:
-        with contextlib.suppress(OSError):
-            lifted.rmdir()
-        return
-    numbers, todo = itertools.count(1), ["0"]
+        pass  # it is not there
     while todo:
         folder = lifted / todo.pop()
         for entry in _entries(folder):

@@ -473,7 +473,7 @@ class Worker:
             scratch = self._spares.folder()
             self._add(number, message, fds, scratch)
             self._enqueue(self._slots[number])
-        except (OSError, VmmError) as error:
+        except (OSError, ValueError, VmmError) as error:  # ValueError: a text that no guest can be given
             for fd in fds:
                 os.close(fd)
             if scratch is not None:
