@@ -144,14 +144,15 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_the_gateways_secrets_are_known_by_their_files(tmp_path: Path) -> None:
-    """Keys of CAs, credentials, tokens, client keys, the journals: what an isolation may have to hide."""
+    """Keys of CAs, credentials, tokens, client keys, plugins' files, journals: what an isolation may have to hide."""
     text = _TEXT.replace("{token: {env: OTHER_TOKEN}}", "{token: {file: token.txt}}") + (
         "upstream_tls: {origins: [{hosts: [a.example], client_certificate: {certificate: c.pem, key: c.key}}]}\n"
+        "plugins: [builtin, {name: otlp, options: {endpoint: 'https://logs.example', token_file: otlp.token}}]\n"
     )
     made = parse_config(text, "seamgate.yaml", base=tmp_path)
     journals = {"run.jsonl", "run.jsonl.head", "audit.jsonl", "runs"}
     names = {path.name for path in launch.secret_files(made, tmp_path / "run.jsonl")}
-    assert names == {"ca.key", "guests", "key.txt", "token.txt", "c.key", *journals}
+    assert names == {"ca.key", "guests", "key.txt", "token.txt", "c.key", "otlp.token", *journals}
 
 
 def test_a_namespace_needs_no_token_and_no_listener(config: Config, tmp_path: Path) -> None:
