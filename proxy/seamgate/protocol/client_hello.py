@@ -6,6 +6,7 @@ plainly a ClientHello is refused. Source: RFC 8446 4.1.2 and 5.1, RFC 6066 3, RF
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -18,6 +19,8 @@ _HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
 _SERVER_NAME: Final = 0
 _ALPN: Final = 16
+# No name holds controls or spaces, and each of OpenSSL, logs and policies would read one that does in its own way.
+_GRAPHIC: Final = re.compile(rb"[\x21-\x7e]+")
 
 
 class ClientHello(msgspec.Struct, frozen=True):
@@ -125,7 +128,7 @@ def _server_name(content: bytes) -> str:
     entries = _Cursor(_Cursor(content).vector(2))
     kind = entries.number(1)
     value = entries.vector(2)
-    if kind != 0 or not entries.empty or not value or not value.isascii():
+    if kind != 0 or not entries.empty or not _GRAPHIC.fullmatch(value):
         raise _bad("has a server name that is not one host name")
     return value.decode("ascii")
 
