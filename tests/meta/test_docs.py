@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import click
 import pytest
 
 from seamgate import hookspecs
+from seamgate.cli import main
 from seamgate.errors import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,11 +84,46 @@ def test_a_build_of_its_own_has_what_the_hook_runs() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Each link to a file of ours leads to one that is there."""
+    """Each link to a file of ours leads to one that is there, and one to a section to a heading that it has."""
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         parts = urlsplit(target)
-        if not parts.scheme and parts.path:
-            assert (page.parent / parts.path).exists(), target
+        if parts.scheme:
+            continue
+        file = page.parent / parts.path if parts.path else page
+        assert file.exists(), target
+        if parts.fragment and file.suffix == ".md":
+            assert parts.fragment in _anchors(file), target
+
+
+def _anchors(page: Path) -> set[str]:
+    """What headings are linked by: lower case, blanks as hyphens, punctuation left out (as on GitHub)."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_there(page: Path) -> None:
+    """A command of ours that a page shows in a line of text exists, with each option that it is given."""
+    for shown in re.findall(r"`(seamgate [a-z][^`]*)`", page.read_text(encoding="utf-8")):
+        words = shown.split()[1:]
+        command: click.Command = main
+        context = click.Context(main)
+        while words and isinstance(command, click.Group):
+            each_of = [command.get_command(context, name) for name in words.pop(0).split("|")]
+            assert all(each_of), shown
+            command = each_of[-1] or main
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help", "-h"}
+        mine = itertools.takewhile(lambda word: word != "--", words)
+        for option in (word.partition("=")[0] for word in mine if re.match(r"--?[a-z]", word)):
+            assert option in known, f"{shown}: {option}"
+
+
+def test_reasons_that_answers_name_are_reasons() -> None:
+    """What docs/questions.md calls a reason is a code that a guest and the audit log are shown."""
+    page = (DOCS / "questions.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z]+_(?:denied|matched|forbidden|mismatch|refused|failed|unavailable))`", page))
+    assert len(named) >= 6
+    assert named <= set(Reason)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.svg")), ids=lambda page: page.name)
