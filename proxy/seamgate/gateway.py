@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,28 +21,15 @@ from prometheus_client import Metric
 from seamgate.audit.journal import Journal
 from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.record import AuditRecord
-from seamgate.config import (
-    Config,
-    DnsEntry,
-    Entries,
-    load_config,
-    split_admin,
-    split_listen,
-)
+from seamgate.config import Config, Entries, load_config, split_admin
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.sources import secret_variables
-from seamgate.descriptors import fit_connections, listener_at
+from seamgate.descriptors import fit_connections
 from seamgate.entry.connections import Connections
-from seamgate.entry.dns_entry import RESULTS, NameService
-from seamgate.entry.dns_listener import DnsListener
-from seamgate.entry.dns_service import DENIED_CODES
-from seamgate.entry.factories import accepting, base_url_factory, proxy_factory, socks_entry
 from seamgate.entry.guest_pool import GuestPool
-from seamgate.entry.http1_guest import Http1Guest
+from seamgate.entry.listeners import Listeners
 from seamgate.entry.roster import Roster
-from seamgate.entry.socks5 import SocksEntry
-from seamgate.errors import ConfigError, PrerequisiteMissing, Reason, SeamgateError
-from seamgate.flow import Isolation
+from seamgate.errors import ConfigError, Reason, SeamgateError
 from seamgate.observe.admin import AdminServer
 from seamgate.observe.readiness import loaded_policies
 from seamgate.observe.status import Status, status_of
@@ -72,8 +58,6 @@ log = structlog.get_logger("seamgate.gateway")
 FLUSH_AFTER_S = 0.02
 """How long terminal records may wait in memory for company; a write-ahead record takes them along at once."""
 SWEEP_EVERY_S = 1.0
-BACKLOG = 1024
-WRITE_HIGH_BYTES = 256 * 1024
 
 
 class Gateway:
@@ -90,28 +74,21 @@ class Gateway:
         self._shortage = Shortage(self.connections)
         self._tag = ""
         self._shared: SharedState | None = None
-        self.addresses: dict[str, tuple[str, int]] = {}
-        """Entry -> address and port as bound."""
         self._clock = clock
         self._generation = 1
         self._journal: AuditLog
         self._authorities: Authorities | None = None
-        self._servers: list[asyncio.Server] = []
-        self._entry_servers: dict[str, asyncio.Server] = {}
-        self.inherited: dict[str, socket.socket] = {}
-        """Listeners that are open already, by entry: of the process that this one succeeds."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._flusher: asyncio.TimerHandle | None = None
         self._journal_was_healthy = True
         self._own = OwnAddresses(())
-        self._socks: SocksEntry | None = None
-        self._dns: DnsListener | None = None
         self.guest_pool: GuestPool | None = None
         """The guests of the gateway itself, where there are some."""
         self._connector: Connector
         self._admin: AdminServer | None = None
         self._started_with = config
         self._roster = Roster(config.guests)
+        self.listeners = self._make_listeners()
         self.started_at = 0.0
         self.reloads = ReloadCounts()
         self.reload_path: Path | None = None
@@ -124,8 +101,16 @@ class Gateway:
         self.gathered_metrics: Callable[[], list[Metric]] | None = None
         """Where the requests are other processes' work: the sums of what they count."""
 
+    def _make_listeners(self) -> Listeners:
+        return Listeners(self.connections, self._roster, self._own)
+
     def __repr__(self) -> str:
         return f"<Gateway {self.addresses} generation {self._generation}>"
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Entry -> address and port as bound."""
+        return self.listeners.addresses
 
     @property
     def journal_path(self) -> Path:
@@ -136,11 +121,6 @@ class Gateway:
     def journal_stats(self) -> JournalStats:
         """What the audit log did so far."""
         return self._journal.stats
-
-    @property
-    def dns_counts(self) -> dict[str, int]:
-        """What became of the questions to the entry `dns`."""
-        return {result: 0 if self._dns is None else self._dns.service.counts[result] for result in RESULTS}
 
     @property
     def admin_address(self) -> str:
@@ -199,7 +179,7 @@ class Gateway:
         self.started_at = self.reloads.last_at = self._clock()
         self.seam = self._make_seam(config, pipeline, connector)
         try:
-            await self._open_entries(config.entries)
+            await self.listeners.open(config, self.seam, self._authorities)
             if config.admin.listen:
                 await self._listen_admin(config.admin.listen)
             await self._get_ready()
@@ -260,76 +240,11 @@ class Gateway:
         budget_s, guest_plugin_s = config.limits.plugin_budget_s, config.limits.guest_plugin_s
         return Pipeline(plugins, generation=generation, budget_s=budget_s, guest_plugin_s=guest_plugin_s)
 
-    async def _open_entries(self, entries: Entries) -> None:
-        seam, connections, roster = self.seam, self.connections, self._roster
-        if entries.proxy is not None:
-            factory = proxy_factory(entries.proxy, seam, self.authorities, connections, roster)
-            await self._listen("proxy", entries.proxy.listen, accepting(connections, factory))
-        if entries.base_url is not None:
-            factory = base_url_factory(entries.base_url, seam, connections, roster)
-            await self._listen("base_url", entries.base_url.listen, accepting(connections, factory))
-        if entries.socks5 is not None:
-            self._socks = socks_entry(entries.socks5, seam, self.authorities, connections, roster)
-            await self._listen("socks5", entries.socks5.listen, self._socks.accept)
-        if entries.dns is not None:
-            await self._listen_dns(entries.dns)
-
     async def _open_pool(self, entries: Entries) -> None:
         if entries.kvm is not None and entries.kvm.pool is not None:
             pool = GuestPool(self, self._roster, entries.kvm)
             await pool.open()
             self.guest_pool = pool
-
-    async def _listen(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> None:
-        try:
-            server = await self._open_server(entry, listen, accept)
-        except OSError as error:
-            raise PrerequisiteMissing(
-                f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
-            ) from error
-        self._servers.append(server)
-        self._bound(entry, server.sockets[0].getsockname())
-
-    def _make_dns(self, entry: DnsEntry) -> DnsListener:
-        guest = self._roster.guest(entry.guest, Isolation.PROXY)
-        assert guest is not None
-        denied, forwarder = DENIED_CODES[entry.denied_names], Forwarder(self.config.dns)
-        service = NameService(self.seam, guest, forwarder, denied=denied, queries_per_s=entry.queries_per_s)
-        self._roster.follow(service, "dns")
-        return DnsListener(service)
-
-    async def _listen_dns(self, entry: DnsEntry) -> None:
-        self._dns = self._make_dns(entry)
-        try:
-            await self._dns.open(*split_listen(entry.listen))
-        except OSError as error:
-            raise PrerequisiteMissing(
-                f"the entry dns can't listen on {entry.listen}: {error.strerror or error}; choose another port"
-            ) from error
-        self._bound("dns", self._dns.address)
-
-    def _bound(self, entry: str, name: tuple[Any, ...]) -> None:
-        """An entry listens here: no guest may be carried to it."""
-        self.addresses[entry] = (name[0], name[1])
-        self._own.add(name[0], name[1])
-
-    async def _open_server(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-        host, port = split_listen(listen)
-        there = listener_at(self.inherited.pop(entry, None), host, port)
-        place: dict[str, Any] = {"host": host, "port": port} if there is None else {"sock": there}
-        server = await asyncio.get_running_loop().create_server(accept, **place, backlog=BACKLOG)
-        self._entry_servers[entry] = server
-        return server
-
-    def listening(self) -> dict[str, int]:
-        """Return the descriptor of each entry's listening socket, for a successor."""
-        return {entry: server.sockets[0].fileno() for entry, server in self._entry_servers.items()}
-
-    async def serve(self, listener: socket.socket, factory: Callable[[], Http1Guest]) -> None:
-        """Take connections from a listener that is open already: one inside of a guest's network namespace."""
-        loop = asyncio.get_running_loop()
-        accept = accepting(self.connections, factory)
-        self._servers.append(await loop.create_server(accept, sock=listener, backlog=BACKLOG))
 
     async def _listen_admin(self, listen: str) -> None:
         self._admin = AdminServer(self, split_admin(listen))
@@ -525,8 +440,7 @@ class Gateway:
         if self._authorities is not None and new.authorities is not None:
             self._authorities.take(new.authorities)
         self._connector.replace(new.tls, new.parent)
-        if self._dns is not None:
-            self._dns.service.forwarder = new.forwarder
+        self.listeners.follow(new.forwarder)
         self.config = config
         self._watch = self._watch_files()
         seam.pool.retire(pipeline.generation)
@@ -563,8 +477,7 @@ class Gateway:
         await self.stop(grace_s=grace_s)
 
     def _stop_listening(self) -> None:
-        for server in self._servers:
-            server.close()
+        self.listeners.stop_listening()
         if self.guest_pool is not None:
             self.guest_pool.stop_listening()
 
@@ -575,18 +488,14 @@ class Gateway:
         await let_finish(self.seam, self.connections, grace_s)
         if self.guest_pool is not None:
             await self.guest_pool.close()
-        if self._socks is not None:
-            self._socks.close()
-        if self._dns is not None:
-            self._dns.close()
+        self.listeners.close()
         await end_all(self.connections)
         self._tell("stop")
         self._close()
 
     def _close(self) -> None:
         self._stop_listening()
-        if self._dns is not None:
-            self._dns.close()
+        self.listeners.close()
         if self._admin is not None:
             self._admin.close()
         for timer in (self._sweeper, self._flusher):

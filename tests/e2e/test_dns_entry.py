@@ -77,7 +77,7 @@ class Names:
 
     def told(self) -> list[str]:
         """Return what was told, each once, as "host verdict reason"; take the records off the lab's list."""
-        dns = self.lab.gateway._dns
+        dns = self.lab.gateway.listeners.dns
         assert dns is not None
         dns.service._told.flush()
         self.lab._claimed = len(self.lab.records)
@@ -293,7 +293,7 @@ async def test_too_many_questions_are_refused_and_told() -> None:
         refused = [record.message for record in service.records if record.reason is Reason.RATE_LIMITED]
         assert len(refused) == 2
         assert f"refused {codes.count(RCODE.REFUSED) - 1} times" in refused[1]
-        counts = service.lab.gateway.dns_counts
+        counts = service.lab.gateway.listeners.dns_counts
         assert counts["limited"] == codes.count(RCODE.REFUSED)
         assert counts["answered"] + counts["repeated"] == codes.count(RCODE.NOERROR)
         assert sum(counts.values()) == 200
@@ -342,7 +342,7 @@ async def test_a_client_that_reads_nothing_is_held() -> None:
         message = query("shop.example")
         framed = (len(message).to_bytes(2) + message) * 1000
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        dns = service.lab.gateway._dns
+        dns = service.lab.gateway.listeners.dns
         assert dns is not None
 
         def held() -> bool:
@@ -437,4 +437,4 @@ async def test_a_guest_that_kept_plugins_busy_is_told_to_come_again() -> None:
         (answer,) = await service.ask(query("shop.example", number=2))
         assert answer.header.rcode == RCODE.NOERROR
         assert "shop.example deny plugin_time_spent" in service.told()
-        assert service.lab.gateway.dns_counts["limited"] == 2
+        assert service.lab.gateway.listeners.dns_counts["limited"] == 2

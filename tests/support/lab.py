@@ -142,7 +142,7 @@ class Lab:
             init_ca(self.folder / "ca")
             await self._start_gateway()
         except BaseException:
-            for server in self.gateway._servers if hasattr(self, "gateway") else ():
+            for server in self.gateway.listeners.servers if hasattr(self, "gateway") else ():
                 server.close()  # or the loop would wait for them for ever
             await self._stop_upstreams()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -167,7 +167,7 @@ class Lab:
             if kind is None and self._checks:
                 self._check()
         finally:
-            for server in self.gateway._servers:
+            for server in self.gateway.listeners.servers:
                 server.close()
             await self._stop_upstreams()
             shutil.rmtree(self.folder, ignore_errors=True)

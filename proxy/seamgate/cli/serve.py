@@ -89,7 +89,7 @@ def serve(
     if inherited is not None:
         uvloop.run(check_config(config))
         inherited.await_turn()
-        gateway.inherited = inherited.listening
+        gateway.listeners.inherited = inherited.listening
     # After the turn of whoever came before: its last record tells where it stopped.
     gateway.go_on_after(last_generation(config.audit.file))
     uvloop.run(Service(config_path, gateway, grace_s, context.color).run())
@@ -171,7 +171,7 @@ class Service:
     async def _succeed(self) -> None:
         """Have the same command take over; what can't start changes nothing, and is told."""
         try:
-            successor = Successor(self._gateway.listening())
+            successor = Successor(self._gateway.listeners.descriptors())
         except OSError as error:
             log.error("no successor can be started: this process goes on", problem=error.strerror)
             self._succeeding = False

@@ -311,7 +311,7 @@ class _WorkCollector(Collector):
         yield CounterMetricFamily("seamgate_sessions_opened", "Sessions opened.", pool.opened_total)
         yield CounterMetricFamily("seamgate_sessions_reused", "Requests on a session that was warm.", pool.reused_total)
         asked = CounterMetricFamily("seamgate_dns_queries", "Questions to the entry `dns`.", labels=["result"])
-        for result, times in self._gateway.dns_counts.items():
+        for result, times in self._gateway.listeners.dns_counts.items():
             asked.add_metric([result], times)
         yield asked
 

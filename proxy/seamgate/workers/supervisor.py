@@ -12,9 +12,7 @@ does not answer for a minute is killed, and so is one that does not take over wh
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -22,13 +20,11 @@ import structlog
 from prometheus_client import Metric
 
 from seamgate.audit.record import AuditRecord
-from seamgate.config import AdminConfig, Config, split_listen
-from seamgate.descriptors import listener_at
+from seamgate.config import AdminConfig, Config
 from seamgate.document import read_text
-from seamgate.entry.dns_listener import bind_both
 from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.errors import ConfigError, PrerequisiteMissing
-from seamgate.gateway import BACKLOG, Gateway
+from seamgate.gateway import Gateway
 from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.status import Status
 from seamgate.observe.work import Work, add_works, metrics_of, remains, work_of
@@ -39,6 +35,7 @@ from seamgate.tasks import spawn
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import Answer
 from seamgate.workers.ledger import Ledger
+from seamgate.workers.listeners import BoundListeners
 from seamgate.workers.member import Member
 from seamgate.workers.memory import OPEN, SharedCount, SharedMemory
 from seamgate.workers.messages import (
@@ -96,7 +93,7 @@ class Supervisor(Gateway):
         self._check_limits(config)
         super().__init__(config)
         self._logging = log_format, log_level
-        self._listeners: dict[str, socket.socket] = {}
+        self._bound: BoundListeners
         self._memory = SharedMemory.make(config.workers, tuple(config.guests), tuple(config.credentials))
         self._ledger: Ledger
         self._nursery = Nursery(self._on_nursery_gone)
@@ -134,27 +131,9 @@ class Supervisor(Gateway):
         for member in self._members:
             member.send(Go())
 
-    async def _open_entries(self, entries: Any) -> None:
-        for name in ("proxy", "base_url", "socks5"):
-            entry = getattr(entries, name)
-            if entry is not None:
-                self._bind(name, entry.listen)
-        if entries.dns is not None:
-            with _explained("dns", entries.dns.listen):
-                self._listeners[DNS], self._listeners[DNS_UDP] = bind_both(*split_listen(entries.dns.listen))
-            self._bound(DNS, self._listeners[DNS].getsockname())
-
-    def _bind(self, entry: str, listen: str) -> None:
-        """Open a listener for the workers to inherit. One for all: whoever has time takes the next connection.
-
-        Not one for each by SO_REUSEPORT: every program of the same user could add its own to those, a guest too.
-        """
-        host, port = split_listen(listen)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with _explained(entry, listen):
-            there = listener_at(self.inherited.pop(entry, None), host, port)
-            self._listeners[entry] = there or socket.create_server((host, port), family=family, backlog=BACKLOG)
-        self._bound(entry, self._listeners[entry].getsockname())
+    def _make_listeners(self) -> BoundListeners:
+        self._bound = BoundListeners(self.connections, self._roster, self._own)
+        return self._bound
 
     async def _get_ready(self) -> None:
         self._ledger = Ledger(self._journal, self._clock)
@@ -174,7 +153,7 @@ class Supervisor(Gateway):
 
     async def _start_member(self, member: Member) -> str:
         """Start a worker with what is in force; return why it can't be used, "" if it can."""
-        await member.launch([self._memory.fd, *[each.fileno() for each in self._listeners.values()]])
+        await member.launch([self._memory.fd, *self._bound.all_descriptors()])
         self._secrets.tell_all_to(member)
         ready = await member.ask(self._setup(member), Ready, START_S)
         if ready is None or ready.problem or member.gone.is_set():
@@ -193,7 +172,7 @@ class Supervisor(Gateway):
             workers=self._count,
             entries={
                 entry: place
-                for place, entry in enumerate(self._listeners, 2)
+                for place, entry in enumerate(self._bound.sockets, 2)
                 if entry not in (DNS, DNS_UDP) or member is self._members[0]
             },
             own=sorted(self._own.places),
@@ -417,10 +396,6 @@ class Supervisor(Gateway):
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
-    def listening(self) -> dict[str, int]:
-        """As `Gateway.listening`."""
-        return {entry: each.fileno() for entry, each in self._listeners.items() if entry not in (DNS, DNS_UDP)}
-
     async def retire(self, *, grace_s: float = 10.0) -> None:
         """Stop in favour of a successor that has the listeners."""
         self._retiring = True
@@ -429,7 +404,7 @@ class Supervisor(Gateway):
     async def stop(self, *, grace_s: float = 10.0) -> None:
         """Have all workers take no new connection and finish what is under way, then close everything."""
         self.seam.draining = True
-        self._close_listeners()
+        self._stop_listening()
         self._tell_all(Stop(grace_s, self._retiring and grace_s > 0))
         for member in self._members:
             if member.is_up():
@@ -457,24 +432,9 @@ class Supervisor(Gateway):
         self._nursery.close()
         await self._nursery.ended()
 
-    def _close_listeners(self) -> None:
-        for listener in self._listeners.values():
-            listener.close()
-
     def _close(self) -> None:
-        self._close_listeners()
         for member in self._members:
             member.kill()
         self._memory.close()
         self._nursery.close()
         super()._close()
-
-
-@contextlib.contextmanager
-def _explained(entry: str, listen: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PrerequisiteMissing(
-            f"the entry {entry} can't listen on {listen}: {error.strerror or error}; choose another port"
-        ) from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -20,10 +20,11 @@ import structlog
 import uvloop
 
 from seamgate import launch
-from seamgate.config import Config, DnsEntry
+from seamgate.config import Config
 from seamgate.credentials.probing import Probes
+from seamgate.entry.listeners import Listeners
 from seamgate.errors import ConfigError, SeamgateError
-from seamgate.gateway import BACKLOG, Gateway
+from seamgate.gateway import Gateway
 from seamgate.observe.logging import configure_logging
 from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.work import work_of
@@ -35,10 +36,9 @@ from seamgate.tasks import spawn
 from seamgate.upstream.connect import Connector
 from seamgate.watching import FileWatch
 from seamgate.workers.channel import Channel
+from seamgate.workers.listeners import InheritedListeners
 from seamgate.workers.memory import OPEN, STRANGERS, SharedCount, SharedHeldBytes, SharedMemory
 from seamgate.workers.messages import (
-    DNS,
-    DNS_UDP,
     Abort,
     Acknowledge,
     Ask,
@@ -76,11 +76,11 @@ class WorkerGateway(Gateway):
     """The gateway of one worker."""
 
     def __init__(self, setup: Setup, channel: Channel, descriptors: Sequence[int], heard: Sequence[Learn] = ()) -> None:
+        self._inherited: InheritedListeners
+        self._setup, self._descriptors = setup, descriptors
         super().__init__(setup.config)
         self._heard = heard
         self._learns = False
-        self._setup = setup
-        self._descriptors = descriptors
         self._memory = SharedMemory(descriptors[setup.memory], setup.workers, setup.guests, setup.credentials)
         self._tag = f"{setup.worker:x}"
         self._generation = setup.generation
@@ -123,10 +123,7 @@ class WorkerGateway(Gateway):
 
     async def take_connections(self) -> None:
         """Begin."""
-        for server in self._servers:
-            await server.start_serving()
-        if self._dns is not None:
-            await self._dns.attach(self._inherited(DNS), self._inherited(DNS_UDP))
+        await self._inherited.take_connections()
 
     def swap(self, new: PreparedConfig) -> tuple[int, int]:
         """Put a new generation in force; return how many requests and tunnels it ended."""
@@ -135,6 +132,11 @@ class WorkerGateway(Gateway):
         return ended.exchanges, ended.tunnels
 
     # -- what a worker does otherwise --------------------------------------------------------------------------------
+
+    def _make_listeners(self) -> Listeners:
+        sockets = {entry: self._descriptors[place] for entry, place in self._setup.entries.items()}
+        self._inherited = InheritedListeners(self.connections, self._roster, self._own, sockets)
+        return self._inherited
 
     def _make_authorities(self, config: Config) -> Authorities:
         return Authorities(config, makes=False)
@@ -155,19 +157,6 @@ class WorkerGateway(Gateway):
         seam.begin_later = self.recorder.begin_later
         seam.held.shared = SharedHeldBytes(self._memory, setup.worker, config.limits.held_bytes)
         return seam
-
-    async def _open_server(self, entry: str, listen: str, accept: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-        return await asyncio.get_running_loop().create_server(
-            accept, sock=self._inherited(entry), backlog=BACKLOG, start_serving=False
-        )
-
-    async def _listen_dns(self, entry: DnsEntry) -> None:
-        """Be ready to answer questions, where this is the worker that does."""
-        if DNS in self._setup.entries:
-            self._dns = self._make_dns(entry)
-
-    def _inherited(self, entry: str) -> socket.socket:
-        return socket.socket(fileno=self._descriptors[self._setup.entries[entry]])
 
     def _watch_files(self) -> FileWatch | None:
         return None

@@ -188,10 +188,14 @@ class NetnsGuest:
         gateway, guest, loop = self._gateway, self._guest, asyncio.get_running_loop()
         proxy = ProxyBinding(ENTRY, Identities({}, Isolation.NETNS), guest)
         on_connect = ConnectHandler(gateway.seam, gateway.authorities, gateway.connections, proxy)
-        await gateway.serve(sockets["proxy"], lambda: Http1Guest(gateway.seam, proxy, gateway.connections, on_connect))
+        await gateway.listeners.serve(
+            sockets["proxy"], lambda: Http1Guest(gateway.seam, proxy, gateway.connections, on_connect)
+        )
         routes = RouteBinding(ENTRY, self._routes, Identities({}, Isolation.NETNS), guest)
         if self._routes:
-            await gateway.serve(sockets["base_url"], lambda: Http1Guest(gateway.seam, routes, gateway.connections))
+            await gateway.listeners.serve(
+                sockets["base_url"], lambda: Http1Guest(gateway.seam, routes, gateway.connections)
+            )
         else:
             sockets["base_url"].close()
         for name in ("transparent", "transparent6"):
