@@ -26,7 +26,7 @@ from seamgate.flow import BodyState, Headers, Request, Response, Step
 from seamgate.outgoing import asks_for_part, make_head
 from seamgate.protocol.heads import ResponseHead
 from seamgate.revocation import denial_of_unsent, judge_sent, revoked
-from seamgate.seam import IsBound, Seam
+from seamgate.seam import NOT_PROCESSED, SESSION_CLOSED, IsBound, Seam
 from seamgate.sides import GuestSide
 from seamgate.stage import DONE, GATHERING, RESPONDING, SENDING, WAITING
 from seamgate.verdict import Effect, Verdict, deny
@@ -51,13 +51,14 @@ _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
 class Exchange(Approach):
     """One request and its response."""
 
-    __slots__ = ("_answer", "_sent", "_sessions_lost")
+    __slots__ = ("_again", "_answer", "_sent", "_sessions_lost")
 
     def __init__(
         self, seam: Seam, guest_side: GuestSide, request: Request, *, entry: str, body: int, expects_continue: bool
     ) -> None:
         super().__init__(seam, guest_side, request, entry=entry, body=body, expects_continue=expects_continue)
         self._sent = False
+        self._again = SESSION_CLOSED
         self._sessions_lost = 0
         self._answer: Answer | None = None
 
@@ -172,12 +173,20 @@ class Exchange(Approach):
             headers = (*headers, (b"expect", b"100-continue"))
             self._interim.wait()
         self._stage = SENDING
+        if self._sent:
+            self._count_again()
         self._sent = True
         session.send_head(self, self.request, headers, query, upload.framing)
         upload.let_out(session, self._seam.placeholders, pieces, repeatable=self.request.method in _REPEATABLE)
         session.flush()
         if not upload.done:
             self._guest.resume_body()
+
+    def _count_again(self) -> None:
+        """It goes out once more: the record says how often it did, a metric counts why."""
+        self._seam.repeated[self._again] += 1
+        if self._facts.session is not None:
+            self._facts.session = msgspec.structs.replace(self._facts.session, attempts=self._upload.tries + 1)
 
     def _stage_again(self, *, fresh: bool = True) -> None:
         """The session died before anything was sent on it, or nothing of an answer came: take another one."""
@@ -241,9 +250,11 @@ class Exchange(Approach):
         session.release(reusable=False)
         closed = error.reason is Reason.UPSTREAM_CLOSED and not session.answered
         if isinstance(error, NotProcessed) and self._upload.kept and self._stage == SENDING:
+            self._again = NOT_PROCESSED
             self._stage_again(fresh=False)
         elif self._upload.repeatable and session.waited and closed and self._stage == SENDING:
             # The upstream closed an idle connection just as we used it (RFC 9112 9.3.1): once more, on a fresh one.
+            self._again = SESSION_CLOSED
             self._stage_again()
         else:
             self.fail(error)
@@ -304,7 +315,9 @@ class Exchange(Approach):
         if session is not None:
             session.release(reusable=True)
         self._facts.supplies, self._to_supply, self._outgoing = [], (), NOTHING
-        self._facts.session = self._upload.filters = None
+        self._upload.filters = None
+        if not self._sent:
+            self._facts.session = None
 
     # -- ways out ------------------------------------------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ class Approach:
 
     def _got_session(self, session: UpstreamSide) -> None:
         self._session = session
-        self._facts.session = _Upstream(session.address, session.id, session.reused)
+        self._facts.session = _Upstream(session.address, session.id, session.reused, self._upload.tries or 1)
         if not session.reused:
             self._seam.opened(self.request.guest, self.request.target, session.address)
         self._send()

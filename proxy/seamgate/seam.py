@@ -30,6 +30,10 @@ from seamgate.upstream.parent import VIA_PROXY
 from seamgate.upstream.pool import SessionPool
 from seamgate.verdict import Verdict
 
+SESSION_CLOSED: Final = "session_closed"
+"""Why a request was sent again: the upstream closed the idle session that it was sent on, without any answer."""
+NOT_PROCESSED: Final = "not_processed"
+"""Why a request was sent again: the upstream says that it did not look at it (RFC 9113 8.7)."""
 _HEX: Final = tuple([f"{number:03x}" for number in range(4096)])
 
 
@@ -99,6 +103,7 @@ class Seam:
         under_way: the exchanges that have begun and not ended.
         tunnels: those that are open.
         connector: opens what no pool shares: sessions that become WebSockets, streams that pass unread.
+        repeated: how often a request was sent again, by why.
         tallies: of the terminal records, by (entry, kind, verdict, reason).
     """
 
@@ -137,6 +142,7 @@ class Seam:
         self.shares = Shares()
         self.requests_total = 0
         self.denied_total = 0
+        self.repeated = {SESSION_CLOSED: 0, NOT_PROCESSED: 0}
         self.under_way: set[ExchangeUnderWay] = set()
         self.tunnels: set[UnderWay] = set()
         self.tallies: defaultdict[tuple[str, AuditKind, Decision | None, Reason | None], Tally] = defaultdict(Tally)

@@ -85,13 +85,13 @@ class Upload:
         filters: request inspectors, or None.
         kept: whether all of it is still held after it was sent, so that it can be sent again.
         repeatable: whether it may be, although the upstream may have looked at it.
+        tries: how often the request was sent.
     """
 
     __slots__ = (
         "_budget",
         "_guest",
         "_judged_bytes",
-        "_tries",
         "body_bytes",
         "done",
         "filters",
@@ -102,6 +102,7 @@ class Upload:
         "repeatable",
         "supplies",
         "trailers",
+        "tries",
     )
 
     def __init__(self, length: int, budget: HeldBytes, guest: str) -> None:
@@ -118,7 +119,7 @@ class Upload:
         self.filters: Filters | None = None
         self.kept = False
         self.repeatable = False
-        self._tries = 0
+        self.tries = 0
 
     @property
     def framing(self) -> int:
@@ -212,9 +213,9 @@ class Upload:
         for piece in pieces:
             if piece:
                 session.send_data(piece)
-        self._tries += 1
-        self.repeatable = repeatable and self.done and self._tries == 1
-        self.kept = self.done and self._tries < MOST_TRIES
+        self.tries += 1
+        self.repeatable = repeatable and self.done and self.tries == 1
+        self.kept = self.done and self.tries < MOST_TRIES
         if not self.kept:
             self._drop()
         if self.done:

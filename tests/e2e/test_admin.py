@@ -22,8 +22,10 @@ from seamgate import Direction, Inspector, Reason, Request, SeamgateError, Verdi
 from seamgate.config import parse_config
 from seamgate.gateway import Gateway
 from seamgate.headers import Headers
+from seamgate.protocol import http2_frames as wire
 from support.cli import COMMAND_S, Running, environment, seamgate
 from support.client import Answer, Client, connect
+from support.http2_upstream import H2Upstream, Talk2, echo2
 from support.lab import ALLOW_ALL, WITH_KEY, Lab
 from support.upstream import HttpUpstream, Talk, echo
 
@@ -80,6 +82,27 @@ async def test_requests_are_counted_by_what_became_of_them() -> None:
         assert found[key("seamgate_body_bytes_total", entry="proxy", direction="request")] == 5
         assert found[key("seamgate_body_bytes_total", entry="proxy", direction="response")] == len(answer.body)
         assert found[key("seamgate_tunnels_active")] == 0
+
+
+async def test_requests_that_were_sent_again_are_counted() -> None:
+    """By reason, and each is there, at 0, before anything was: an alert is never without data."""
+
+    async def app(talk: Talk2) -> None:
+        upstream: Any = lab.upstream
+        if len(upstream.talks) == 1:
+            await talk.give_up(wire.REFUSED_STREAM)
+        else:
+            await echo2(talk)
+
+    name = "seamgate_requests_repeated_total"
+    async with Lab(H2Upstream(app), settings=ON_TCP, credential=False) as lab:
+        client = await lab.tunnel()
+        found = await samples(lab)
+        assert [found[key(name, reason=each)] for each in ("session_closed", "not_processed")] == [0, 0]
+        assert (await client.ask("GET", "/x")).status == 200
+        await lab.audited("GET /x allow allowed 200 complete")
+        found = await samples(lab)
+        assert [found[key(name, reason=each)] for each in ("session_closed", "not_processed")] == [0, 1]
 
 
 async def test_gauges_tell_what_is_now() -> None:

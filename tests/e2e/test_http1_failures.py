@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from seamgate import Request, Supply, hookimpl
+from seamgate.audit.record import AuditRecord
 from support.client import Client
 from support.lab import ALLOW_ALL, WITH_KEY, Lab
 from support.line import Line
@@ -206,8 +207,13 @@ def stale(times: int, *, then: Script = FRESH) -> Script:
     return script
 
 
+def attempts(records: list[AuditRecord]) -> list[int]:
+    """Return how often each was sent."""
+    return [0 if record.upstream is None else record.upstream.attempts for record in records]
+
+
 async def test_a_get_on_a_stale_session_is_sent_once_more() -> None:
-    """The upstream closed just as the session was used: the guest does not notice, the audit does (`reused`)."""
+    """The upstream closed just as the session was used: the guest does not notice, the record and a metric say it."""
     async with Lab(RawUpstream(stale(1)), rules=[WITH_KEY]) as lab:
         client = await lab.tunnel()
         assert (await client.ask("GET", "/x")).body == b"first"
@@ -215,6 +221,8 @@ async def test_a_get_on_a_stale_session_is_sent_once_more() -> None:
         assert [line.received.count(b"GET /x") for line in lab.upstream.lines] == [2, 1]
         records = await lab.audited(*[f"GET /x {ALLOWED}"] * 2)
         assert records[1].upstream is not None and not records[1].upstream.reused
+        assert attempts(records) == [1, 2]
+        assert lab.gateway.seam.repeated == {"session_closed": 1, "not_processed": 0}
 
 
 async def test_a_retry_takes_a_fresh_session() -> None:
@@ -251,7 +259,20 @@ async def test_a_retry_happens_once() -> None:
         await client.ask("GET", "/x")
         assert (await client.ask("GET", "/y")).reason == "upstream_closed"
         assert lab.upstream.received.count(b"GET /y") == 2
-        await lab.audited(f"GET /x {ALLOWED}", "GET /y allow upstream_closed 502 failed")
+        records = await lab.audited(f"GET /x {ALLOWED}", "GET /y allow upstream_closed 502 failed")
+        assert attempts(records) == [1, 2]
+
+
+async def test_a_retry_that_finds_no_upstream_was_no_attempt() -> None:
+    """What was sent once, and then had no session to go again on, was sent once: the record and the metric agree."""
+    async with Lab(RawUpstream(stale(1)), credential=False) as lab:
+        client = await lab.tunnel()
+        await client.ask("GET", "/x")
+        lab.upstream.refuse_more()
+        assert (await client.ask("GET", "/y")).reason == "connect_failed"
+        records = await lab.audited(f"GET /x {ALLOWED}", "GET /y allow connect_failed 502 failed")
+        assert attempts(records) == [1, 1]
+        assert lab.gateway.seam.repeated == {"session_closed": 0, "not_processed": 0}
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
@@ -263,7 +284,8 @@ async def test_a_post_is_never_sent_again(method: str) -> None:
         assert (await client.ask(method, "/y", body=b"pay")).reason == "upstream_closed"
         assert lab.upstream.received.count(b"pay") <= 1
         assert len(lab.upstream.lines) == 1
-        await lab.audited(f"GET /x {ALLOWED}", f"{method} /y allow upstream_closed 502 failed")
+        records = await lab.audited(f"GET /x {ALLOWED}", f"{method} /y allow upstream_closed 502 failed")
+        assert attempts(records) == [1, 1]
 
 
 async def test_a_get_on_a_fresh_session_is_not_sent_again() -> None:

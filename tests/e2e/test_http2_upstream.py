@@ -192,7 +192,9 @@ async def test_a_refused_stream_is_sent_again(method: str) -> None:
         guest = await tunnel(lab)
         reply = await guest.ask("/", method=method, body=b"abc" if method == "POST" else None)
         assert json.loads(reply.body)["body"] == ("abc" if method == "POST" else "")
-        await lab.audited(f"{method} / allow allowed 200 complete")
+        (record,) = await lab.audited(f"{method} / allow allowed 200 complete")
+        assert record.upstream is not None and record.upstream.attempts == 2
+        assert lab.gateway.seam.repeated == {"session_closed": 0, "not_processed": 1}
 
 
 async def test_streams_that_are_always_refused_end() -> None:
@@ -207,7 +209,8 @@ async def test_streams_that_are_always_refused_end() -> None:
         reply = await guest.ask("/")
         assert (reply.status, reply.reason) == (502, "upstream_closed")
         assert len(upstream.talks) == 4
-        await lab.audited("GET / allow upstream_closed 502 failed")
+        (record,) = await lab.audited("GET / allow upstream_closed 502 failed")
+        assert record.upstream is not None and record.upstream.attempts == 4
 
 
 async def test_goaway_lets_streams_below_it_finish_and_repeats_those_above() -> None:

@@ -279,7 +279,7 @@ RECORDS = st.builds(
     reason=st.none() | st.sampled_from(Reason),
     message=TEXTS,
     credentials=st.lists(TEXTS, max_size=2).map(tuple),
-    upstream=st.none() | st.builds(AuditUpstream, TEXTS, TEXTS, st.booleans()),
+    upstream=st.none() | st.builds(AuditUpstream, TEXTS, TEXTS, st.booleans(), st.integers(1, 9)),
     status=st.integers(0, 599),
     bytes=st.none() | st.builds(AuditBytes, st.integers(0, 2**63 - 1), st.integers(0, 2**40)),
     duration_ms=st.none() | NUMBERS,

@@ -84,6 +84,11 @@ class RawUpstream:
             await self._connected.wait()
         return self.lines[number]
 
+    def refuse_more(self) -> None:
+        """Take no further connection; those that are there stay."""
+        if self._server is not None:
+            self._server.close()
+
     async def stop(self) -> None:
         """Close everything."""
         if self._server is not None:

@@ -117,12 +117,20 @@ class AuditRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     query: str | None = None
 
 
-class AuditUpstream(msgspec.Struct, frozen=True):
-    """Where it went: the validated address that was dialled, and which session carried it."""
+class AuditUpstream(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where it went: the validated address that was dialled, and which session carried it.
+
+    Attributes:
+        address: the validated one.
+        session: the last that it was given.
+        reused: whether that session had carried others before.
+        attempts: how often the request was sent; left out where that is once. See docs/protocols.md, sending again.
+    """
 
     address: str
     session: str
     reused: bool
+    attempts: int = 1
 
 
 class AuditBytes(msgspec.Struct, frozen=True):

@@ -199,6 +199,8 @@ def _remark(facts: Facts) -> str:
     outcome = facts.get("outcome")
     if outcome not in (None, "complete", "denied"):
         remarks.append(click.style(printable(str(outcome)), fg="yellow"))
+    if (times := _value_of(facts, "upstream.attempts")) is not None:
+        remarks.append(click.style(printable(f"sent {times} times"), fg="yellow"))
     if facts.get("would_rule"):
         remarks.append(click.style(printable(f"would be denied by {facts['would_rule']}"), fg="yellow"))
     return f" {' '.join(remarks)}" if remarks else ""

@@ -290,6 +290,12 @@ class _WorkCollector(Collector):
             body.add_metric([entry, "request"], sent)
             body.add_metric([entry, "response"], received)
         yield from (count, duration, body)
+        repeated = CounterMetricFamily(
+            "seamgate_requests_repeated", "Requests that were sent again.", labels=["reason"]
+        )
+        for why, times in seam.repeated.items():
+            repeated.add_metric([why], times)
+        yield repeated
         yield GaugeMetricFamily("seamgate_requests_active", "Requests under way.", seam.active)
         yield GaugeMetricFamily("seamgate_tunnels_active", "Tunnels that are open.", len(seam.tunnels))
 

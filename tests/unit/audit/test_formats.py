@@ -38,7 +38,7 @@ _WHOLE = make_record(
     credentials=("anthropic",),
     bytes=AuditBytes(812, 20480),
     duration_ms=812.5,
-    upstream=AuditUpstream("192.0.2.7", "s-1", True),
+    upstream=AuditUpstream("192.0.2.7", "s-1", True, 3),
     entry="proxy",
     generation=3,
     would_rule="later",
@@ -178,6 +178,7 @@ def test_an_otlp_record_says_what_the_record_says() -> None:
     said = {each.key: each.value for each in first.attributes}
     assert said["http.request.method"].string_value == "POST"
     assert said["http.response.status_code"].int_value == 200
+    assert said["http.request.resend_count"].int_value == 2
     assert said["url.full"].string_value == "https://api.example.com:8443/v1/messages"
     assert said["seamgate.rule"].string_value == "llm"
     assert [each.string_value for each in said["seamgate.guest.labels"].array_value.values] == [

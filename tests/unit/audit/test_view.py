@@ -45,6 +45,7 @@ def test_a_request_is_one_line() -> None:
     ("changes", "expected"),
     [
         ({"outcome": "truncated"}, "12.3ms truncated"),
+        ({"upstream": {"attempts": 2}}, "12.3ms sent 2 times"),
         ({"would_rule": "next"}, "12.3ms would be denied by next"),
         ({"request": {}}, " - - "),
         ({"request": {"method": "SOCKET", "scheme": "netlink"}}, " SOCKET netlink "),

@@ -54,6 +54,7 @@ def _facts(facts: Facts) -> Iterator[tuple[str, Any]]:
     yield "http.request.body.size", moved.get("request_body")
     yield "http.response.body.size", moved.get("response_body")
     yield "network.peer.address", part(facts, "upstream").get("address")
+    yield "http.request.resend_count", part(facts, "upstream").get("attempts", 1) - 1 or None
     yield "error.type", facts.get("reason") if facts.get("reason") != "allowed" else None
     yield "seamgate.guest.id", guest.get("id")
     yield "seamgate.guest.labels", labels_of(facts) or None
