@@ -37,7 +37,7 @@ from seamgate.credentials.sources import Source, go_on_with, open_source, secret
 from seamgate.errors import ConfigError
 from seamgate.flow import BodyState, Target
 from seamgate.headers import Headers
-from seamgate.registry import SharedState
+from seamgate.registry import Hosts, SharedState
 from seamgate.tasks import spawn
 
 log = structlog.get_logger("seamgate.credentials")
@@ -120,6 +120,7 @@ class CredentialsPlugin:
         self._known = KnownValues()
         for name, each in self._credentials.items():
             self._known.bind(name, each.config.hosts, each.binding, allow_ranges=each.config.allow_ranges)
+        self._known.expected = frozenset(self._credentials)
         self._look_for(self._known)
 
     def _look_for(self, known: KnownValues) -> None:
@@ -127,7 +128,6 @@ class CredentialsPlugin:
         self._known = known
         self._learn()
         self._redaction: dict[str, _Redaction] = {}
-        self._live: dict[tuple[str, ...], LiveSet] = {}
         self._named: dict[str, bool] = {}  # host -> whether a value stands in it, of this version of what is known
         self._named_of = known.version
         self._leaving = LiveSet(known)
@@ -158,8 +158,10 @@ class CredentialsPlugin:
             except CredentialError as error:  # tried again before one of them is put in
                 log.warning("the values of credentials are not known to all workers", problem=error.message)
 
-    def learn_values(self, origin: int, values: Mapping[str, tuple[bytes, ...]]) -> None:
-        """Look for the values that another worker is about to put in."""
+    def learn_values(self, origin: int, values: Mapping[str, tuple[bytes, ...]], hosts: Hosts) -> None:
+        """Look for the values that another worker is about to put in, and in what comes from its hosts for them."""
+        for name, bindings in hosts.items():
+            self._known.learn_hosts(name, bindings)
         for name, exact in values.items():
             self._known.learn(name, [Secret(value, name=name) for value in exact], origin)
 
@@ -235,9 +237,8 @@ class CredentialsPlugin:
         """Have all workers look for the present values."""
         values = {each.name: each.source.known for each in credentials if each.source.known}
         if values:
-            await shared.share_secrets(
-                {name: tuple([each.reveal() for each in known]) for name, known in values.items()}
-            )
+            exact = {name: tuple([each.reveal() for each in known]) for name, known in values.items()}
+            await shared.share_secrets(exact, {name: self._known.hosts_of(name) for name in exact})
         for each in credentials:
             each.shown = values.get(each.name, ())
 
@@ -354,43 +355,39 @@ class CredentialsPlugin:
             leaving = self._leaving
             return LeakGuard(leaving.now(), probe, renew=leaving.now) if self._credentials or leaving.now() else None
         redaction = self._redaction.get(request.target.host)
-        if redaction is None:
+        if redaction is None or redaction.version != self._known.version:
             redaction = self._redaction_of(request.target)
         if redaction.missing:
-            self._refuse_unknown(redaction.missing, request.target)
+            self._refuse_unknown(redaction.missing[0], request.target)
         patterns = redaction.live.now()
         if not patterns:
             return None
         return Redactor(patterns, probe, needs_whole=redaction.needs_whole, renew=redaction.live.now)
 
     def _redaction_of(self, target: Target) -> _Redaction:
-        """Return what to take out of the answers of a host."""
-        names, allow_ranges = self._known.bound_to(target)
-        live = self._live.get(names)
-        if live is None:
-            live = self._live[names] = LiveSet(self._known, names)
-        missing = tuple([name for name in names if name in self._credentials and not self._known.has(name)])
-        made = _Redaction(live, not allow_ranges, missing)
+        """Return what to take out of the answers of a host, by what is known now."""
+        known = self._known
+        names, allow_ranges = known.bound_to(target)
+        missing = tuple([name for name in names if name in known.expected and not known.has(name)])
+        made = _Redaction(LiveSet(known, target), not allow_ranges, missing, known.version)
         if len(self._redaction) >= _HOSTS_REMEMBERED:
             self._redaction.clear()
         self._redaction[target.host] = made
         return made
 
-    def _refuse_unknown(self, names: tuple[str, ...], target: Target) -> None:
+    def _refuse_unknown(self, name: str, target: Target) -> None:
         """Let no answer pass that may hold a value which nobody here knows, and ask for it.
 
         Raises:
-            CredentialError: one of the credentials has no value yet.
+            CredentialError: always.
         """
-        for name in names:
-            if not self._known.has(name):
-                fetch = self._credentials[name].source.fetch()
-                spawn(self._fetched(fetch), name=f"credential {name}", on_error=_told_by_the_source)
-                raise CredentialError(
-                    f"an answer of {target.host} can't be searched for the value of the credential {name!r}: its"
-                    " source has given none yet; see the gateway's log"
-                )
-        self._redaction.pop(target.host, None)
+        known = self._credentials.get(name)
+        if known is not None:  # else it is the newer generation's to ask
+            spawn(self._fetched(known.source.fetch()), name=f"credential {name}", on_error=_told_by_the_source)
+        raise CredentialError(
+            f"an answer of {target.host} can't be searched for the value of the credential {name!r}: its"
+            " source has given none yet; see the gateway's log"
+        )
 
     async def _fetched(self, fetch: Coroutine[Any, Any, Secret]) -> None:
         await fetch
@@ -401,15 +398,17 @@ class _Redaction:
     """What is taken out of the answers of one host.
 
     Attributes:
-        missing: the credentials of which no value was known when this was made.
+        missing: the credentials of which no value is known.
+        version: of what is known, when this was made.
     """
 
-    __slots__ = ("live", "missing", "needs_whole")
+    __slots__ = ("live", "missing", "needs_whole", "version")
 
-    def __init__(self, live: LiveSet, needs_whole: bool, missing: tuple[str, ...]) -> None:
+    def __init__(self, live: LiveSet, needs_whole: bool, missing: tuple[str, ...], version: int) -> None:
         self.live = live
         self.needs_whole = needs_whole
         self.missing = missing
+        self.version = version
 
 
 _IN_LINES = (

@@ -14,7 +14,7 @@ from typing import Final
 
 from seamgate.credentials.probing import Probes
 from seamgate.credentials.redaction import RedactionSet, Redactor
-from seamgate.filters import Filters, open_response_filters
+from seamgate.filters import Filters, join_response, open_response_filters
 from seamgate.flow import Guest, Headers, Request, Response, Step, Supply
 from seamgate.headers import any_named
 from seamgate.hookspecs import Inspector
@@ -64,6 +64,7 @@ class Answer:
         "_budget_s",
         "_done",
         "_filters",
+        "_fixed",
         "_guarded",
         "_guest",
         "_headers",
@@ -96,6 +97,7 @@ class Answer:
         self._headers: Headers = ()
         self._waiting: list[bytes] | None = None
         self._done = False
+        self._fixed = False  # whether the guest was told the body's length
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(
@@ -145,6 +147,27 @@ class Answer:
         if data:
             self._pass(data)
 
+    def look_anew(self, pipeline: Pipeline, verdict: Verdict, steps: list[Step]) -> None:
+        """What to look for may be more than when it began: have the rest of the body searched for that.
+
+        Raises:
+            SeamgateError: it can't be, or a plugin failed.
+        """
+        if self._done:
+            return
+        # It has begun: no head waits for longer than a turn of the loop.
+        response = _Response(self.status, self._headers)
+        self._filters = join_response(
+            self._filters,
+            pipeline,
+            self._request,
+            response,
+            verdict,
+            steps,
+            self._budget_s,
+            keeps_length=self._fixed,
+        )
+
     def finish(self, trailers: Headers) -> None:
         """The end of the body."""
         trailers = for_guests(trailers)
@@ -186,6 +209,7 @@ class Answer:
 
     def _send_head(self, length: int | None) -> None:
         self.begun = True
+        self._fixed = length is not None and length != CHUNKED
         self._guest.send_head(self.status, self._headers, length)
 
     def _send_waiting(self, *, whole: bool = False) -> None:

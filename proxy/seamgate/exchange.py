@@ -13,6 +13,7 @@ bodies.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import msgspec
@@ -21,7 +22,7 @@ from seamgate.answer import Answer, for_guests
 from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, Decision, Outcome
 from seamgate.errors import NotProcessed, Reason, SeamgateError, UpstreamError
 from seamgate.exchange_approach import NOTHING, Approach
-from seamgate.filters import looks_at, needs_whole, open_request_filters
+from seamgate.filters import join_request, looks_at, needs_whole, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Response, Step
 from seamgate.outgoing import asks_for_part, make_head
 from seamgate.protocol.heads import ResponseHead
@@ -29,7 +30,7 @@ from seamgate.revocation import denial_of_unsent, judge_sent, revoked
 from seamgate.seam import NOT_PROCESSED, SESSION_CLOSED, IsBound, Seam
 from seamgate.sides import GuestSide
 from seamgate.stage import DONE, GATHERING, RESPONDING, SENDING, WAITING
-from seamgate.verdict import Effect, Verdict, deny
+from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 HELD_BYTES: Final = 65536
 """How much of a body is held while the upstream is not ready; then the guest is not read any more."""
@@ -284,7 +285,8 @@ class Exchange(Approach):
         """A reload replaced the pipeline: judge by the new one; if it denies, end as revoked and return True.
 
         What has not been sent goes on by the new generation, from resolving on. What has been sent keeps the pipeline
-        that it began with for its response: only that one knows the secrets that must not come back.
+        that it began with for its response: only that one knows the secrets that must not come back. What the new one
+        looks for besides is looked for from here on.
         """
         if self._stage == DONE:
             return False
@@ -293,7 +295,7 @@ class Exchange(Approach):
             used = [supply.credential for supply in self._facts.supplies]
             verdict = denial = judge_sent(seam, self.request, steps, used, self._session.address, is_bound)
             if verdict is None:
-                return False
+                return self.look_anew()
         else:
             verdict = seam.pipeline.judge_request(self.request, steps, late_denies=False)
             denial = denial_of_unsent(self.request.body_state is _PENDING, verdict)
@@ -307,6 +309,36 @@ class Exchange(Approach):
         if not self._upload.done and self._stage == GATHERING:
             self._guest.resume_body()
         return False
+
+    def look_anew(self) -> bool:
+        """What to look for may be more than when the bodies began: have their rest searched for that too.
+
+        Return whether it ended, as revoked, because that can't be.
+        """
+        if self._stage == DONE:
+            return False
+        steps: list[Step] = []
+        problem: SeamgateError | None = None
+        try:
+            self._join(steps)
+        except SeamgateError as error:
+            problem = error
+        except Exception as error:  # noqa: BLE001 - fail closed: what can't be searched does not go on
+            problem = SeamgateError("a fault of the gateway")
+            asyncio.get_running_loop().call_exception_handler({"message": "exchange failed", "exception": error})
+        self._facts.steps += steps
+        if problem is not None:
+            self._pipeline = self._seam.pipeline  # whose doing it is
+            self.refuse(revoked(denial_of(problem)))
+        return problem is not None
+
+    def _join(self, steps: list[Step]) -> None:
+        pipeline, verdict, budget_s = self._pipeline, self._facts.verdict, self._seam.plugin_budget_s
+        upload, answer = self._upload, self._answer
+        if not upload.done and upload.length and (self._stage >= SENDING or self._outgoing is not NOTHING):
+            upload.filters = join_request(upload.filters, pipeline, self.request, verdict, steps, budget_s)
+        if answer is not None:
+            answer.look_anew(pipeline, verdict, steps)
 
     def _take_back(self) -> None:
         """Undo what was prepared and not sent: it belongs to the generation before."""

@@ -90,6 +90,10 @@ class Approach:
         """A reload replaced the pipeline: judge by the new one."""
         raise NotImplementedError
 
+    def look_anew(self) -> bool:
+        """Have the rest of its bodies searched for what is looked for now."""
+        raise NotImplementedError
+
     def _send(self) -> None:
         """There is a session: go on."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline, PluginStats
 from seamgate.plugin_time import SLOW_PART, Toll
 from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder
-from seamgate.protocol.whole import message_coding
+from seamgate.protocol.whole import check_coding, check_not_partial, message_coding
 from seamgate.verdict import Verdict
 
 # A Final of the module is read at once; an imported name is looked up each time.
@@ -86,6 +86,11 @@ class Filters:
         self._inspectors = [*self._inspectors, *opened]
         self.names = (*self.names, *[plugin for plugin, _ in opened])
         return self._pass_head(opened, headers)
+
+    def join(self, opened: list[tuple[str, Inspector]]) -> None:
+        """Put inspectors before those that are there, from the next piece of the body on."""
+        self._inspectors = [*opened, *self._inspectors]
+        self.names = (*[plugin for plugin, _ in opened], *self.names)
 
     def _pass_head(self, inspectors: list[tuple[str, Inspector]], headers: Headers) -> Headers:
         for plugin, inspector in inspectors:
@@ -315,6 +320,83 @@ def _decoder_to_look(headers: Headers) -> Decoder | None:
         if messages is not None:
             raise
         return None
+
+
+def joining(
+    opened: list[tuple[str, Inspector]], filters: Filters | None, *, keeps_length: bool
+) -> list[tuple[str, Inspector]]:
+    """Return those inspectors that can begin within a body and whose plugin has none there yet, told that they do."""
+    there = () if filters is None else filters.names
+    found: list[tuple[str, Inspector]] = []
+    for plugin, inspector in opened:
+        join = getattr(inspector, "join", None)
+        if join is not None and plugin not in there:
+            join(keeps_length=keeps_length)
+            found.append((plugin, inspector))
+    return found
+
+
+def join_request(
+    filters: Filters | None, pipeline: Pipeline, request: Request, verdict: Verdict, steps: list[Step], budget_s: float
+) -> Filters | None:
+    """Have the rest of a request's body looked at by what the newest generation opens; return its filters.
+
+    Raises:
+        SeamgateError: a plugin refuses it or failed, or the body is coded, so that its rest can't be read by itself.
+    """
+    opened = pipeline.open_anew(request, None, _REQUEST, verdict, steps)
+    found = joining(opened, filters, keeps_length=filters is None or not filters.reframes)
+    if not found:
+        return filters
+    if filters is not None:
+        filters.join(found)
+        return filters
+    if _decoder_to_look(request.headers) is not None:
+        raise _not_from_here("request", Reason.BODY_UNDECODABLE)
+    stats, toll = pipeline.inspector_stats, pipeline.plugin_time.of(request.guest.id)
+    return Lookers(found, None, budget_s, stats, toll)
+
+
+def join_response(
+    filters: Filters | None,
+    pipeline: Pipeline,
+    request: Request,
+    response: Response,
+    verdict: Verdict,
+    steps: list[Step],
+    budget_s: float,
+    *,
+    keeps_length: bool,
+) -> Filters | None:
+    """Have the rest of an answer's body looked at by what the newest generation opens; return its filters.
+
+    Args:
+        filters: that it has.
+        response: as the guest got its head.
+        keeps_length: whether the guest was told the body's length.
+        pipeline, request, verdict, steps, budget_s: of the exchange.
+
+    Raises:
+        SeamgateError: a plugin refuses it or failed; it is a part, or coded, so that its rest can't be read by itself.
+    """
+    opened = pipeline.open_anew(request, response, _RESPONSE, verdict, steps)
+    if _need_whole(opened):
+        check_not_partial(response.status, response.headers)
+    found = joining(opened, filters, keeps_length=keeps_length)
+    if not found:
+        return filters
+    if filters is not None:
+        filters.join(found)
+        return filters
+    check_coding(response.status, response.headers)
+    if open_decoder(join_header(response.headers, b"content-encoding")) is not None:
+        raise _not_from_here("answer", Reason.RESPONSE_UNDECODABLE)
+    return Filters(found, None, budget_s, pipeline.inspector_stats, pipeline.plugin_time.of(request.guest.id))
+
+
+def _not_from_here(what: str, reason: Reason) -> UndecodableError:
+    message = f"its {what} is coded, so that the rest of it can't be searched for the values that are looked for now"
+    return UndecodableError(message, reason=reason)
 
 
 def open_response_filters(

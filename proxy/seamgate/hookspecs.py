@@ -57,6 +57,12 @@ class Inspector(Protocol):
 
     One of a response that would miss something in a part of it may say so: `needs_whole = True`. Then no part is asked
     for (`Range`), and one that comes all the same (206) is refused.
+
+    One of a plugin with the capability `secrets` that can begin within a body may have `join(keeps_length: bool)`,
+    called in the place of `head`. When a reload may have changed what to look for, such are opened by the newest
+    generation for all that is under way, but where that plugin has one already: that one has to follow by itself. With
+    `keeps_length` it has to give out as many bytes as it gets. What can't be looked at from its middle (a coded body, a
+    part) is ended.
     """
 
     def head(self, headers: Headers) -> Headers:

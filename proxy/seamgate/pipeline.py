@@ -110,6 +110,15 @@ class _Call:
         return function(*[given[place] for place in places])
 
 
+class _Lineage:
+    """What all generations of one gateway's pipeline have in common."""
+
+    __slots__ = ("newest",)
+
+    def __init__(self, newest: Pipeline) -> None:
+        self.newest = newest
+
+
 class Pipeline:
     """The hooks of one generation. Immutable after construction, apart from its counters."""
 
@@ -151,6 +160,7 @@ class Pipeline:
         self._supply_credential = self._compile("supply_credential")
         self._open_trusted = self._compile("open_inspector", trusted=True)
         self._open_others = self._compile("open_inspector", trusted=False)
+        self._lineage = _Lineage(self)
         self.inspector_stats = {
             call.plugin: PluginStats(call.plugin, "inspector") for call in self._open_trusted + self._open_others
         }
@@ -182,6 +192,8 @@ class Pipeline:
         What outlives the reload goes on counting in the pipeline that it began with: what it counts is not lost.
         Nor is forgotten who guesses, or keeps plugins busy.
         """
+        self._lineage = before._lineage
+        self._lineage.newest = self
         self.probes = before.probes
         before.plugin_time.most_s = self.plugin_time.most_s
         self.plugin_time = before.plugin_time
@@ -346,17 +358,34 @@ class Pipeline:
         """Open the filters of one direction: (plugin, inspector), those with the capability `secrets` first.
 
         `trusted` asks only those with it, or only those without: these may see a response's head after redaction only.
+        Those with it are also the ones that a newer generation has and this one has not.
 
         Raises:
             PluginError: a plugin failed; the exchange is denied.
         """
         opened = []
-        calls = self._open_trusted if trusted else self._open_others
-        for call in self._open_trusted + calls if trusted is None else calls:
+        calls = self._open_others if trusted is False else self._open_trusted
+        if trusted is not False and self._lineage.newest is not self:
+            calls = self._with_newer(calls)
+        for call in calls + self._open_others if trusted is None else calls:
             inspector = self._value(call, (request, response, direction, verdict), None, steps, "opened")
             if inspector is not None:
                 opened.append((call.plugin, inspector))
         return opened
+
+    def _with_newer(self, calls: tuple[_Call, ...]) -> tuple[_Call, ...]:
+        known = {call.plugin for call in calls}
+        return (*calls, *[call for call in self._lineage.newest._open_trusted if call.plugin not in known])
+
+    def open_anew(
+        self, request: Request, response: Response | None, direction: Direction, verdict: Verdict, steps: list[Step]
+    ) -> list[tuple[str, Inspector]]:
+        """Open what the newest generation's plugins with the capability `secrets` look for in a body under way.
+
+        Raises:
+            SeamgateError: one of them refuses it, or failed.
+        """
+        return self._lineage.newest.open_inspectors(request, response, direction, verdict, steps, trusted=True)
 
     def _value(
         self, call: _Call, arguments: tuple[Any, ...], kind: type | None, steps: list[Step], outcome: str

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 import pluggy
@@ -39,6 +39,10 @@ _NAMES_OF_HOOKS = ("judge_", "amend_", "resolve_", "supply_", "open_", "request_
 _MUST_BE_PLAIN = ("judge_", "amend_", "open_", "request_done", "denied", "connected", "export_", "register_")
 
 
+Hosts: TypeAlias = Mapping[str, Sequence[tuple[tuple[str, ...], bool]]]
+"""By the name of a credential: (patterns of hosts that it is bound to, whether ranges are allowed) of each binding."""
+
+
 class SharedState(Protocol):
     """What all workers of one gateway have in common, for plugins to use instead of their own."""
 
@@ -46,8 +50,8 @@ class SharedState(Protocol):
         """Resolve a canonical name: whoever asks in whichever worker, it is looked up once."""
         ...
 
-    async def share_secrets(self, values: Mapping[str, tuple[bytes, ...]]) -> None:
-        """Have all workers look for exact values, by credential: to be awaited before one is put in.
+    async def share_secrets(self, values: Mapping[str, tuple[bytes, ...]], hosts: Hosts) -> None:
+        """Have all workers look for exact values, by credential, in what these hosts answer: before one is put in.
 
         Raises:
             CredentialError: not all of them do.

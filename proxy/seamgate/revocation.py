@@ -62,6 +62,16 @@ def revoke(seam: Seam, is_bound: IsBound) -> Revoked:
     return Revoked(exchanges, tunnels)
 
 
+def search_anew(seam: Seam) -> None:
+    """Have all that is under way searched for what is looked for from now on; it ends what can't be."""
+    for each in list(seam.under_way):
+        try:
+            each.look_anew()
+        except Exception as error:  # noqa: BLE001 - a fault with one of them must not spare the others
+            context = {"message": f"{each!r} could not be searched anew", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+
 def _ended(each: UnderWay, is_bound: IsBound) -> bool:
     try:
         return each.judge_again(is_bound)

@@ -74,6 +74,10 @@ class ExchangeUnderWay(UnderWay, Protocol):
     def refuse(self, verdict: Verdict) -> None:
         """End it, with its terminal record."""
 
+    def look_anew(self) -> bool:
+        """Search the rest of its bodies for what is looked for now; return whether it ended because that can't be."""
+        ...
+
 
 Ahead: TypeAlias = tuple[AuditRecord, UnderWay, GoOn]
 """A record that is written ahead, of which exchange, and what waits for it."""

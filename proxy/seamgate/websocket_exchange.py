@@ -93,6 +93,10 @@ class WebSocketExchange(WebSocketOpening):
         self._error_code = 0
         self._closing: asyncio.TimerHandle | None = None
 
+    def look_anew(self) -> bool:
+        """Each message is looked at anew anyhow; what comes before the 101, as ever."""
+        return super().look_anew() if self._gate is None else False
+
     def on_informational(self, head: ResponseHead) -> None:
         """A 101 makes it a WebSocket; every other 1xx is handled as ever."""
         if head.status == 101:

@@ -15,27 +15,22 @@ _CACHED = 512
 """Answers kept per credential. Guests choose the paths, so there must be an end; then all are forgotten."""
 
 
-class Binding:
-    """Hosts, methods and paths of one credential, ready to match."""
+class HostBinding:
+    """The hosts of one credential, ready to match."""
 
-    __slots__ = ("_by_host", "_by_path", "_exact_paths", "_hosts", "_methods", "_wild_paths")
+    __slots__ = ("_by_host", "_hosts")
 
-    def __init__(self, name: str, config: CredentialConfig) -> None:
+    def __init__(self, name: str, hosts: tuple[str, ...]) -> None:
         """Compile the patterns.
 
         Raises:
             ConfigError: one of them is not a pattern.
         """
         try:
-            self._hosts = tuple(parse_host(text) for text in config.hosts)
-            paths = () if config.paths is None else tuple(parse_path(text) for text in config.paths)
+            self._hosts = tuple([parse_host(text) for text in hosts])
         except TargetError as error:
             raise ConfigError(f"credential {name!r}: {error.message}") from None
-        self._methods = _methods(name, config.methods)
-        self._exact_paths = None if config.paths is None else frozenset(each.text for each in paths if not each.wild)
-        self._wild_paths: tuple[PathPattern, ...] = tuple(each for each in paths if each.wild)
         self._by_host: dict[str, bool] = {}
-        self._by_path: dict[str, bool] = {}
 
     def covers_target(self, target: Target) -> bool:
         """Return whether the credential is for this host, whatever the port, scheme and request."""
@@ -44,6 +39,28 @@ class Binding:
             known = any(pattern.matches(target.host, target.is_address) for pattern in self._hosts)
             _remember(self._by_host, target.host, known)
         return known
+
+
+class Binding(HostBinding):
+    """Hosts, methods and paths of one credential, ready to match."""
+
+    __slots__ = ("_by_path", "_exact_paths", "_methods", "_wild_paths")
+
+    def __init__(self, name: str, config: CredentialConfig) -> None:
+        """Compile the patterns.
+
+        Raises:
+            ConfigError: one of them is not a pattern.
+        """
+        super().__init__(name, config.hosts)
+        try:
+            paths = () if config.paths is None else tuple([parse_path(text) for text in config.paths])
+        except TargetError as error:
+            raise ConfigError(f"credential {name!r}: {error.message}") from None
+        self._methods = _methods(name, config.methods)
+        self._exact_paths = None if config.paths is None else frozenset(each.text for each in paths if not each.wild)
+        self._wild_paths: tuple[PathPattern, ...] = tuple(each for each in paths if each.wild)
+        self._by_path: dict[str, bool] = {}
 
     def covers(self, request: Request) -> bool:
         """Return whether this request may carry the credential (its scheme is another matter)."""

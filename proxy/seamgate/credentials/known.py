@@ -1,15 +1,16 @@
 """Every value of a credential that may go out or come back, whoever put it in: what all searches look for.
 
 Owned by the credentials plugin; one for all generations of it in a process, so that neither a reload nor a rotation
-makes a value unknown that an upstream can still repeat. Another process of the gateway tells its values before it puts
-one in (`seamgate.workers.secrets`). Forgets a value only for newer ones of the same source. No I/O.
+makes a value unknown that an upstream can still repeat. Another process of the gateway tells its values, and the hosts
+that they are for, before it puts one in (`seamgate.workers.secrets`). Forgets a value only for newer ones of the same
+source. No I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from seamgate.credentials.binding import Binding
+from seamgate.credentials.binding import HostBinding
 from seamgate.credentials.redaction import RedactionSet
 from seamgate.credentials.secret import Secret
 from seamgate.credentials.sources import KEPT_VALUES
@@ -17,7 +18,7 @@ from seamgate.flow import Target
 
 HERE = -1
 """The origin of values of this process's own sources; those of a worker have its number."""
-_MOST_BINDINGS = 64
+MOST_BINDINGS = 64
 """Former bindings remembered of one credential: hosts that may still repeat its value. One more for each reload that
 changes them."""
 
@@ -26,26 +27,45 @@ class KnownValues:
     """See the module.
 
     Attributes:
-        version: rises with whatever is learnt; what was made of an older one has to be made anew.
+        version: rises with whatever is learnt, of values and of hosts; what was made of an older one is made anew.
+        expected: the credentials of the newest generation, whether or not a value of each is known.
     """
 
-    __slots__ = ("_bindings", "_values", "version")
+    __slots__ = ("_bindings", "_sets", "_sets_of", "_values", "expected", "version")
 
     def __init__(self) -> None:
         self.version = 0
+        self.expected: frozenset[str] = frozenset()
         self._values: dict[tuple[str, int], tuple[Secret, ...]] = {}
-        self._bindings: dict[str, dict[tuple[str, ...], tuple[Binding, bool]]] = {}
+        self._bindings: dict[str, dict[tuple[str, ...], tuple[HostBinding, bool]]] = {}
+        self._sets: dict[tuple[str, ...] | None, RedactionSet] = {}
+        self._sets_of = 0
 
     def __repr__(self) -> str:
         return f"<KnownValues of {', '.join(sorted(self._bindings))}, version {self.version}>"
 
-    def bind(self, name: str, hosts: tuple[str, ...], binding: Binding, *, allow_ranges: bool) -> None:
+    def bind(self, name: str, hosts: tuple[str, ...], binding: HostBinding, *, allow_ranges: bool) -> None:
         """Note that the credential goes to these hosts, now or until the last reload."""
         bindings = self._bindings.setdefault(name, {})
-        bindings.pop(hosts, None)
+        before = bindings.pop(hosts, None)
         bindings[hosts] = (binding, allow_ranges)
-        if len(bindings) > _MOST_BINDINGS:
+        if before is None or before[1] is not allow_ranges:
+            self.version += 1
+        if len(bindings) > MOST_BINDINGS:
             del bindings[next(iter(bindings))]
+
+    def hosts_of(self, name: str) -> list[tuple[tuple[str, ...], bool]]:
+        """Return (hosts, whether ranges are allowed) of each binding of a credential, for other processes."""
+        return [(hosts, allow) for hosts, (_, allow) in self._bindings.get(name, {}).items()]
+
+    def learn_hosts(self, name: str, bindings: Iterable[tuple[tuple[str, ...], bool]]) -> None:
+        """Note that another process puts a credential's value in for these hosts.
+
+        Its configuration may be one that is not in force here yet, or not any more.
+        """
+        for hosts, allow_ranges in bindings:
+            if hosts not in self._bindings.get(name, {}):
+                self.bind(name, hosts, HostBinding(name, hosts), allow_ranges=allow_ranges)
 
     def learn(self, name: str, secrets: Iterable[Secret], origin: int = HERE) -> None:
         """Take note of values, newest first, of a credential's source in one process."""
@@ -63,6 +83,9 @@ class KnownValues:
         for name, bindings in other._bindings.items():
             for hosts, (binding, allow_ranges) in bindings.items():
                 self.bind(name, hosts, binding, allow_ranges=allow_ranges)
+        if self.expected != other.expected:
+            self.expected = other.expected
+            self.version += 1
 
     def has(self, name: str) -> bool:
         """Return whether any value of the credential is known."""
@@ -91,28 +114,42 @@ class KnownValues:
                         seen.add(pair)
                         yield pair
 
+    def redaction_set(self, names: tuple[str, ...] | None = None) -> RedactionSet:
+        """Return what finds the values of these credentials, None: of all. Made once for each version."""
+        if self._sets_of != self.version:
+            self._sets, self._sets_of = {}, self.version
+        made = self._sets.get(names)
+        if made is None:
+            made = self._sets[names] = RedactionSet(self.values(names))
+        return made
+
 
 class LiveSet:
-    """The redaction set of some credentials, made anew once more of their values are known.
+    """The redaction set of all credentials, or of those that are bound to one host, as far as is known by now.
 
-    An inspector asks it for each piece, so that a stream that is open while a value rotates has the new one too.
+    An inspector asks it for each piece, so that a stream that is open while a value rotates, or while a credential is
+    bound to its host, looks for the new one too.
     """
 
-    __slots__ = ("_known", "_names", "_set", "_version")
+    __slots__ = ("_known", "_set", "_target", "_version")
 
-    def __init__(self, known: KnownValues, names: tuple[str, ...] | None = None) -> None:
+    def __init__(self, known: KnownValues, target: Target | None = None) -> None:
         """Prepare; None: of all credentials."""
         self._known = known
-        self._names = names
+        self._target = target
         self._version = known.version
-        self._set = RedactionSet(known.values(names))
+        self._set = self._make()
 
     def __repr__(self) -> str:
-        return f"<LiveSet of {'all' if self._names is None else ', '.join(self._names)}>"
+        return f"<LiveSet of {'all' if self._target is None else self._target.host}>"
+
+    def _make(self) -> RedactionSet:
+        names = None if self._target is None else self._known.bound_to(self._target)[0]
+        return self._known.redaction_set(names)
 
     def now(self) -> RedactionSet:
         """Return the set of what is known by now."""
         if self._version != self._known.version:
             self._version = self._known.version
-            self._set = RedactionSet(self._known.values(self._names))
+            self._set = self._make()
         return self._set

@@ -288,7 +288,7 @@ class Redactor:
         needs_whole: whether parts of the body are refused: a value would be in two of them.
     """
 
-    __slots__ = ("_given", "_hold", "_probe", "_renew", "_set", "_tail", "needs_whole")
+    __slots__ = ("_fills", "_given", "_hold", "_probe", "_renew", "_set", "_tail", "needs_whole")
 
     def __init__(
         self,
@@ -309,6 +309,7 @@ class Redactor:
         self._set = patterns
         self._renew = renew
         self.needs_whole = needs_whole
+        self._fills = False  # whether what comes in the place of a value has to be as long
         self._probe = probe
         self._hold: Hold | None = None  # what was new to the probe of the hold that lasts
         self._tail = b""
@@ -319,6 +320,10 @@ class Redactor:
         if self._renew is not None:
             self._set = self._renew()
         return self._set.replace_headers(headers)
+
+    def join(self, *, keeps_length: bool) -> None:
+        """Begin within a body: see `seamgate.hookspecs.Inspector`."""
+        self._fills = keeps_length
 
     def feed(self, data: bytes) -> bytes:
         """Return what can be decided by now: for a piece without any hit or open end, that same piece.
@@ -396,6 +401,9 @@ class Redactor:
                 self._probe.take_back(self._hold)
                 self._hold = None
             start = max(place, given)
+            if self._fills:
+                size = end - max(begin, given)
+                replacement = replacement[:size].ljust(size, b"*")
             # Compiled, a slice that ends before it begins is an error, not empty.
             out += (data[start:begin] if start < begin else b"", replacement)
             place = end

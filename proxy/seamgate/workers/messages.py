@@ -31,6 +31,9 @@ DNS_UDP: Final = "dns_udp"
 Values: TypeAlias = dict[str, tuple[bytes, ...]]
 """Exact values by the name of their credential, newest first. Secret."""
 
+Bound: TypeAlias = dict[str, list[tuple[tuple[str, ...], bool]]]
+"""By the name of a credential: (patterns of hosts, whether ranges are allowed) of each binding that it has or had."""
+
 
 class Broken(SeamgateError):
     """What came is no message: a fault of the gateway."""
@@ -115,11 +118,15 @@ class Named(msgspec.Struct, frozen=True, tag=True):
 
 
 class Learn(msgspec.Struct, frozen=True, tag=True):
-    """Look for these values from now on: the worker `origin` has them. Answered by `Learnt`, unless the number is 0."""
+    """Look for these values from now on, in what comes from these hosts: the worker `origin` puts them in.
+
+    Answered by `Learnt`, unless the number is 0.
+    """
 
     number: int
     origin: int
     values: Values
+    hosts: Bound = {}
 
     def __repr__(self) -> str:
         return f"<Learn {self.number} of worker {self.origin}: {', '.join(self.values)}>"
@@ -187,6 +194,7 @@ class Share(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     values: Values
+    hosts: Bound = {}
 
     def __repr__(self) -> str:
         return f"<Share {self.number}: {', '.join(self.values)}>"

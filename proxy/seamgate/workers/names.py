@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping
 
+from seamgate.registry import Hosts
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import Answer
 from seamgate.workers.channel import Channel
@@ -40,9 +41,9 @@ class SharedWork:
         """Return what a guest, or about a credential, was found out, counted by all workers."""
         return self._findings.get(kind, key)
 
-    async def share_secrets(self, values: Mapping[str, tuple[bytes, ...]]) -> None:
+    async def share_secrets(self, values: Mapping[str, tuple[bytes, ...]], hosts: Hosts) -> None:
         """Return once all workers look for these values; see `SecretSharing.share`."""
-        await self.secrets.share(dict(values))
+        await self.secrets.share(dict(values), {name: list(bindings) for name, bindings in hosts.items()})
 
     async def query(self, name: str) -> Answer:
         """Ask the supervisor for a canonical name. Raises nothing but a cancellation."""

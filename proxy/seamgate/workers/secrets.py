@@ -1,9 +1,10 @@
 """How workers tell each other the values of credentials: each before it puts one in for the first time.
 
-An upstream may repeat a value to a guest of any worker. So a worker that has a new one waits until all others look for
-it too: it sends `Share` to the supervisor, which has every other worker `Learn` it, and answers `Shared` once all of
-them have said `Learnt`. Whoever starts later learns it before anything else. Values stay in memory: none is logged, and
-no message shows one in its repr.
+An upstream may repeat a value to a guest of any worker, also on a stream that is open while a reload binds it there, in
+a worker that has not taken the reload over yet. So a worker that has a new one waits until all others look for it too,
+in what comes from the same hosts: it sends `Share` to the supervisor, which has every other worker `Learn` it, and
+answers `Shared` once all of them have said `Learnt`. Whoever starts later learns it before anything else. Values stay
+in memory: none is logged, and no message shows one in its repr.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import itertools
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from seamgate.credentials.known import MOST_BINDINGS
 from seamgate.credentials.sources import KEPT_VALUES
 from seamgate.errors import CredentialError
 from seamgate.workers.channel import Channel
-from seamgate.workers.messages import FromSupervisor, Learn, Share, Shared, Values
+from seamgate.workers.messages import Bound, FromSupervisor, Learn, Share, Shared, Values
 
 SHARE_S: Final = 5.0
 """How long all workers together may take to learn a value; until then it is not put in."""
@@ -50,6 +52,7 @@ class SecretExchange:
 
     def __init__(self) -> None:
         self._kept: dict[int, dict[str, tuple[bytes, ...]]] = {}
+        self._hosts: dict[str, dict[tuple[str, ...], bool]] = {}  # the newest last
         self._numbers = itertools.count(1)
         self._waiting: dict[int, dict[Peer, asyncio.Future[None]]] = {}
 
@@ -58,14 +61,17 @@ class SecretExchange:
 
     def tell_all_to(self, member: Peer) -> None:
         """Tell a worker that starts what is known, before anything else."""
+        hosts: Bound = {name: list(bindings.items()) for name, bindings in self._hosts.items()}
         for origin, values in self._kept.items():
-            member.send(Learn(0, origin, values))
+            member.send(Learn(0, origin, values, hosts))
 
     async def share(self, sender: Peer, asked: Share, others: Iterable[Peer]) -> None:
         """Have all others learn what one has, and tell it once they have."""
         kept = self._kept.setdefault(sender.number, {})
         for name, values in asked.values.items():
             kept[name] = merged(values, kept.get(name, ()))
+        for name, bindings in asked.hosts.items():
+            self._keep(name, bindings)
         number = next(self._numbers)
         waiting = self._waiting[number] = {
             each: asyncio.get_running_loop().create_future()
@@ -73,13 +79,21 @@ class SecretExchange:
             if each is not sender and not each.gone.is_set()
         }
         for member in waiting:
-            member.send(Learn(number, sender.number, asked.values))
+            member.send(Learn(number, sender.number, asked.values, asked.hosts))
         late: set[asyncio.Future[None]] = set()
         if waiting:
             _, late = await asyncio.wait(waiting.values(), timeout=SHARE_S)
         del self._waiting[number]
         slow = sorted(member.number for member, future in waiting.items() if future in late)
         sender.send(Shared(asked.number, f"worker {slow[0]} does not answer" if slow else ""))
+
+    def _keep(self, name: str, bindings: Iterable[tuple[tuple[str, ...], bool]]) -> None:
+        kept = self._hosts.setdefault(name, {})
+        for hosts, allow_ranges in bindings:
+            kept.pop(hosts, None)
+            kept[hosts] = allow_ranges
+        for hosts in list(kept)[:-MOST_BINDINGS]:
+            del kept[hosts]
 
     def learnt(self, member: Peer, number: int) -> None:
         """A worker looks for what it was told."""
@@ -104,8 +118,8 @@ class SecretSharing:
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[str]] = {}
 
-    async def share(self, values: Values) -> None:
-        """Return once all workers look for these values.
+    async def share(self, values: Values, hosts: Bound) -> None:
+        """Return once all workers look for these values, in what comes from these hosts.
 
         Raises:
             CredentialError: it can't be said that they do: no value may be put in.
@@ -114,7 +128,7 @@ class SecretSharing:
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         if self._channel.closed:
             answer.set_result(_GONE)
-        self._channel.send(Share(number, values))
+        self._channel.send(Share(number, values, hosts))
         try:
             problem = await answer
         finally:

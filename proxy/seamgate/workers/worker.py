@@ -30,6 +30,7 @@ from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.work import work_of
 from seamgate.pipeline import Pipeline
 from seamgate.reloading import Prepared as PreparedConfig
+from seamgate.revocation import search_anew
 from seamgate.seam import Seam
 from seamgate.signing import Authorities
 from seamgate.tasks import spawn
@@ -119,7 +120,8 @@ class WorkerGateway(Gateway):
         for each in self.seam.pipeline.plugins:
             learn_values = getattr(each.plugin, "learn_values", None)
             if learn_values is not None and "secrets" in each.capabilities:
-                learn_values(message.origin, message.values)
+                learn_values(message.origin, message.values, message.hosts)
+        search_anew(self.seam)
 
     async def take_connections(self) -> None:
         """Begin."""

@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from seamgate.credentials.known import MOST_BINDINGS
 from seamgate.errors import CredentialError, Reason
 from seamgate.workers import secrets
-from seamgate.workers.messages import FrameReader, Learn, Share, Shared, encode
+from seamgate.workers.messages import Bound, FrameReader, Learn, Share, Shared, encode
 from seamgate.workers.secrets import SecretExchange, SecretSharing
 
 VALUE = b"canary-of-a-worker"
+BOUND: Bound = {"key": [(("api.test",), False)]}
 
 
 class Peer:
@@ -87,12 +89,29 @@ async def test_who_starts_later_is_told_all() -> None:
     assert late.sent == [Learn(0, 0, {"key": (b"value-5", b"value-4", b"value-3", b"value-2")})]
 
 
+async def test_who_starts_later_is_told_of_every_host() -> None:
+    """Of those that a value was for before a reload as well, which may repeat it; each once, and not without end."""
+    exchange, (asking, second, late) = crew()
+    for number in (*range(70), 5):
+        hosts: Bound = {"key": [((f"h{number}.test",), number == 5)]}
+        await exchange.share(asking, Share(number, {"key": (VALUE,)}, hosts), [])
+    task = asyncio.ensure_future(exchange.share(asking, Share(71, {"key": (VALUE,)}, BOUND), [second]))
+    await asyncio.sleep(0)
+    assert second.sent[0].hosts == BOUND
+    exchange.lose(second)
+    await task
+    exchange.tell_all_to(late)
+    [(name, told)] = late.sent[0].hosts.items()
+    assert name == "key" and len(told) == MOST_BINDINGS
+    assert told[-2:] == [(("h5.test",), True), (("api.test",), False)]
+
+
 async def test_a_worker_waits_for_the_answer() -> None:
     """A problem, or a supervisor that is gone, means that the value is not put in."""
     wire = Wire()
     sharing = SecretSharing(cast("Any", wire))
     for problem in ("", "worker 2 does not answer"):
-        task = asyncio.ensure_future(sharing.share({"key": (VALUE,)}))
+        task = asyncio.ensure_future(sharing.share({"key": (VALUE,)}, BOUND))
         await asyncio.sleep(0)
         sharing.shared(wire.sent[-1].number, problem)
         if not problem:
@@ -102,14 +121,14 @@ async def test_a_worker_waits_for_the_answer() -> None:
             await task
         assert caught.value.reason is Reason.CREDENTIAL_UNAVAILABLE
         assert "canary" not in caught.value.message
-    task = asyncio.ensure_future(sharing.share({"key": (VALUE,)}))
+    task = asyncio.ensure_future(sharing.share({"key": (VALUE,)}, BOUND))
     await asyncio.sleep(0)
     sharing.supervisor_gone()
     with pytest.raises(CredentialError, match="supervisor is gone"):
         await task
     wire.closed = True
     with pytest.raises(CredentialError, match="supervisor is gone"):
-        await sharing.share({"key": (VALUE,)})
+        await sharing.share({"key": (VALUE,)}, BOUND)
 
 
 def test_no_message_shows_a_value() -> None:
