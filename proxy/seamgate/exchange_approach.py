@@ -23,6 +23,7 @@ from seamgate.exchange_facts import Facts
 from seamgate.flow import BodyState, Headers, Request, Resolution, Supply
 from seamgate.interim import Interim
 from seamgate.protocol.work import HEAD
+from seamgate.refusing import nothing_begins
 from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
 from seamgate.stage import GATHERING, JUDGING, NAMES, WAITING
@@ -105,12 +106,10 @@ class Approach:
         seam = self._seam
         seam.requests_total += 1
         seam.under_way.add(self)
+        if refusal is None:
+            refusal = nothing_begins(seam)
         if refusal is not None:
             self.refuse(refusal)
-        elif seam.draining:
-            self.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
-        elif not seam.journal.healthy:
-            self.refuse(deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE))
         else:
             self._judge()
 

@@ -11,9 +11,8 @@ from typing import Final
 import structlog
 
 from seamgate.entry.connections import Connections
-from seamgate.errors import Reason
+from seamgate.refusing import STOPPING
 from seamgate.seam import Seam
-from seamgate.verdict import deny
 
 log = structlog.get_logger("seamgate.gateway")
 
@@ -48,7 +47,7 @@ async def let_finish(seam: Seam, connections: Connections, grace_s: float) -> No
     # By themselves, not with their connections: a guest that reads nothing would keep them past the journal's end,
     # and one that reads would take a closed connection for the end of an answer that only that ends.
     for exchange in list(seam.under_way):
-        exchange.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
+        exchange.refuse(STOPPING)
     connections.close()
 
 

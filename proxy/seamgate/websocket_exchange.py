@@ -44,6 +44,7 @@ from seamgate.protocol.websocket import (
     Ping,
 )
 from seamgate.protocol.websocket_handshake import Offer, check_accept, response_headers
+from seamgate.refusing import STOPPING
 from seamgate.seam import Seam
 from seamgate.sides import WebSocketGuest
 from seamgate.stage import DONE, RESPONDING
@@ -395,7 +396,7 @@ class WebSocketExchange(WebSocketOpening):
 
     def on_drain(self) -> None:
         """The gateway stops."""
-        self.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
+        self.refuse(STOPPING)
 
     def refuse(self, verdict: Verdict) -> None:
         """End with a denial: before the 101 as ever, after it with a Close that says why."""

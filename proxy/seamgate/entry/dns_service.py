@@ -25,10 +25,11 @@ from seamgate.entry.netns.names import NameTable
 from seamgate.entry.netns.refusals import Refusals
 from seamgate.errors import Reason, SeamgateError, TargetError
 from seamgate.flow import Guest, Resolution, Target
+from seamgate.refusing import nothing_begins
 from seamgate.seam import Seam
 from seamgate.tasks import spawn
 from seamgate.upstream.dns_message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, TYPE_A, TYPE_AAAA
-from seamgate.verdict import Effect, Verdict, denial_of, deny
+from seamgate.verdict import Effect, Verdict, denial_of
 
 MOST_PENDING: Final = 256
 """Names of one guest that are being resolved."""
@@ -73,10 +74,9 @@ def localhost_answer(query: Query) -> bytes:
 
 def judge_name(seam: Seam, guest: Guest, name: str) -> Verdict:
     """Return a denial if a guest may use a name (canonical) at no port at all, so that it must not be looked up."""
-    if seam.draining:
-        return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
-    if not seam.journal.healthy:
-        return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
+    refusal = nothing_begins(seam)
+    if refusal is not None:
+        return refusal
     judge = seam.pipeline.judge_connect
     verdict = judge(guest, Target("https", name, 443))
     if verdict.effect is Effect.DENY:

@@ -22,6 +22,7 @@ from seamgate.entry.splice import TCP, Splice, judge_tcp
 from seamgate.entry.tunnel import Tunnel
 from seamgate.errors import Reason
 from seamgate.flow import Guest, Step, Target
+from seamgate.refusing import STOPPING
 from seamgate.seam import Seam
 from seamgate.signing import Authorities
 from seamgate.streams import Transport, as_protocol
@@ -81,7 +82,7 @@ class OpaqueStreams:
     def close(self) -> None:
         """End the streams that have not said yet what they are."""
         for stream in list(self.undecided):
-            stream.end(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
+            stream.end(STOPPING)
 
 
 class OpaqueStream(asyncio.Protocol):

@@ -31,6 +31,7 @@ from seamgate.protocol.socks5 import (
     login_answer,
     reply,
 )
+from seamgate.refusing import STOPPING, nothing_begins
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 
@@ -58,7 +59,7 @@ class SocksEntry:
         """End what is not a request yet."""
         self.streams.close()
         for stream in list(self.greeting):
-            stream.refuse(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN))
+            stream.refuse(STOPPING)
 
     def accept(self) -> asyncio.Protocol:
         """Return the protocol for a new connection."""
@@ -158,12 +159,7 @@ class SocksStream(asyncio.Protocol):
         OpaqueStream(streams, guest, place, telling=False, on_refused=self._record).take(self._transport)
 
     def _judge(self, guest: Guest, place: Place) -> Verdict:
-        seam = self._entry.streams.seam
-        if seam.draining:
-            return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
-        if not seam.journal.healthy:
-            return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
-        return self._entry.streams.judge(guest, place)
+        return nothing_begins(self._entry.streams.seam) or self._entry.streams.judge(guest, place)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from seamgate.errors import (
 )
 from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, parse_client_hello
+from seamgate.refusing import STOPPING, no_stream_begins
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.streams import keep_alive
@@ -55,15 +56,9 @@ _RESET: Final = struct.pack("ii", 1, 0)
 def judge_tcp(seam: Seam, guest: Guest, target: Target, steps: list[Step], *, late_denies: bool = True) -> Verdict:
     """Say whether this guest may have a stream to this host and port passed on unread: an allow, or a denial."""
     target = msgspec.structs.replace(target, scheme=TCP)
-    if seam.draining:
-        return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
-    if not seam.journal.healthy:
-        return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
-    if target.is_address:
-        try:
-            seam.own.check((target.host,), target.port)
-        except SeamgateError as error:
-            return denial_of(error)
+    refusal = no_stream_begins(seam, target)
+    if refusal is not None:
+        return refusal
     verdict = seam.pipeline.judge_connect(guest, target, steps, late_denies=late_denies)
     if verdict.effect is Effect.DENY or (verdict.allowed and verdict.upgrade == TCP):
         return verdict
@@ -349,7 +344,7 @@ class Splice:
 
     def close(self) -> None:
         """The gateway closes."""
-        self._finish(deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN), Outcome.ABORTED)
+        self._finish(STOPPING, Outcome.ABORTED)
 
     def judge_again(self, is_bound: IsBound) -> bool:
         """A reload replaced the pipeline: if the stream is no longer allowed, end it and return True."""

@@ -27,6 +27,7 @@ from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http1 import write_response_head
+from seamgate.refusing import no_stream_begins
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.signing import Authorities
@@ -203,17 +204,8 @@ class Tunnel:
 
     def _judge(self) -> Verdict:
         seam, target = self._seam, self._target
-        if seam.draining:
-            return deny("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
-        if not seam.journal.healthy:
-            return deny("the audit log can't be written", reason=Reason.AUDIT_UNAVAILABLE)
-        if target.is_address:
-            try:
-                seam.own.check((target.host,), target.port)
-            except SeamgateError as error:
-                return denial_of(error)
-        full = self._connections.too_many(self._guest.id)
-        return full or seam.pipeline.judge_connect(self._guest, target, self._steps)
+        refusal = no_stream_begins(seam, target) or self._connections.too_many(self._guest.id)
+        return refusal or seam.pipeline.judge_connect(self._guest, target, self._steps)
 
     def _choose(self, hello: ClientHello) -> ssl.SSLContext:
         """Check the server name against the target and give the leaf's context."""
