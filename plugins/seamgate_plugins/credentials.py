@@ -36,7 +36,7 @@ from seamgate.credentials.secret import Secret
 from seamgate.credentials.sources import Source, go_on_with, open_source, secret_variables
 from seamgate.errors import ConfigError
 from seamgate.flow import BodyState, Target
-from seamgate.headers import Headers
+from seamgate.headers import Headers, find_header
 from seamgate.registry import Hosts, SharedState
 from seamgate.tasks import spawn
 
@@ -344,13 +344,15 @@ class CredentialsPlugin:
     ) -> Inspector | None:
         """Open a redactor for a response of a host that any credential is bound to, a guard for what a guest sends.
 
-        A body that was read to be judged was searched then, as a whole.
+        A body that was read to be judged was searched then, as a whole, but for what its coding carries beside it.
         """
         probe = self._probes.of(request.guest.id)
         if direction is not _RESPONSE:
             if response is not None:
                 return MessageGuard(self._scan())
-            if request.body is not None or request.body_state is BodyState.ABSENT:
+            if request.body_state is BodyState.ABSENT:
+                return None
+            if request.body is not None and find_header(request.headers, b"content-encoding") is None:
                 return None
             leaving = self._leaving
             return LeakGuard(leaving.now(), probe, renew=leaving.now) if self._credentials or leaving.now() else None

@@ -182,7 +182,8 @@ class Lookers(Filters):
     """Inspectors that only look (`Inspector.only_looks`): the body keeps its length, its coding and every byte.
 
     What they see is decoded on the side; what they give out is counted, not taken: so much of what came goes on. Of a
-    coded body a piece goes on as a whole, once all that it was decoded to may.
+    coded body a piece goes on as a whole, once all that it was decoded to may, and the piece itself: one that has
+    `of_coded()` has what that returns look at what each coding is taken off of.
     """
 
     def __init__(
@@ -197,6 +198,11 @@ class Lookers(Filters):
         self.reframes = False
         self._coded = decoder
         self._decoder = None
+        if decoder is not None:
+            for _, inspector in inspectors:
+                of_coded = getattr(inspector, "of_coded", None)
+                if of_coded is not None:
+                    decoder.watch(of_coded)
         self._held: list[tuple[bytes, int]] = []  # pieces as they came, and how much had been looked at with each
         self._seen_bytes = 0
         self._passed_bytes = 0
@@ -206,11 +212,16 @@ class Lookers(Filters):
         """Let the inspectors look at a piece; return what may go on of all that came."""
         plain = data if self._coded is None else self._coded.feed(data)
         self._seen_bytes += len(plain)
-        self._held.append((data, self._seen_bytes))
+        self._held.append((data, self._seen_bytes if self._coded is None else _UNDECIDED))
         return self._let_go(super().feed(plain))
 
     def flush(self) -> bytes:
         """The stream pauses: return what the inspectors let go."""
+        passed = b""
+        if self._coded is not None and self._coded.holds and (plain := self._coded.flush()):
+            self._seen_bytes += len(plain)
+            passed = super().feed(plain)
+        self._passed_bytes += len(passed)
         return self._let_go(super().flush())
 
     def finish(self) -> bytes:
@@ -238,6 +249,8 @@ class Lookers(Filters):
             raise PluginError(f"an inspector of plugin {', '.join(self.names)} added to what it may only look at")
         if self._coded is None:
             return self._let_go_plain()
+        if not self._coded.holds:  # then all that came is decoded as far as it can be
+            self._held = [(piece, min(size, self._seen_bytes)) for piece, size in self._held]
         count = 0
         while count < len(self._held) and self._held[count][1] <= self._passed_bytes:
             count += 1
@@ -254,6 +267,10 @@ class Lookers(Filters):
         data = self._held[0][0] if len(self._held) == 1 else b"".join([piece for piece, _ in self._held])
         self._held = [(data[size:], self._seen_bytes)] if size < len(data) else []
         return data[:size] if size < len(data) else data
+
+
+_UNDECIDED: Final = 1 << 62
+"""In the place of how much had been seen with a piece: who looks at the coded body holds something of it."""
 
 
 def open_filters(

@@ -53,7 +53,8 @@ class Inspector(Protocol):
     `plugin_failed` or `plugin_overrun`.
 
     One that never changes a byte may say so: `only_looks = True`, as an attribute. Where all inspectors of a request's
-    body do, it keeps its length and coding upstream; of what they return only the size counts.
+    body do, it keeps its length and coding upstream; of what they return only the size counts. If such a one has
+    `of_coded()`, the inspector that this returns looks at the coded bytes: a coding has room beside the content.
 
     One of a response that would miss something in a part of it may say so: `needs_whole = True`. Then no part is asked
     for (`Range`), and one that comes all the same (206) is refused.

@@ -436,6 +436,10 @@ class LeakGuard(Redactor):
         """Return the headers, which were searched when the request was judged."""
         return headers
 
+    def of_coded(self) -> LeakGuard:
+        """Return what ends the body where a value stands in a coding of it, beside the content."""
+        return LeakGuard(self._set, self._probe, renew=self._renew)
+
     def _run(self, data: bytes, *, last: bool) -> bytes:
         for _, _, replacement in self._set.hits(data):
             raise CredentialError(leaking(name_in(replacement), "the request (body)"), reason=Reason.SECRET_LEAVING)

@@ -9,6 +9,8 @@ Sans-I/O: bytes in, bytes out; nothing is buffered but what a library holds of a
 - Messages that are compressed one by one within a body (gRPC, gRPC-Web, Connect): each by itself, behind its prefix, so
   that what looks at the body sees all of it.
 - A stream that ends early, a broken one, and bytes after its end are errors: two readers could disagree about them.
+- What a coding carries beside the content (a gzip's file name and comment, skippable frames of zstd, brotli's metadata)
+  is not given out; who has to see that too looks at the coded bytes (`watch`).
 - Every decoder works in bounded steps, so that a bomb is noticed before it is in memory: output may not exceed
   `max_ratio` times the input (plus a grace for small bodies), nor `max_size_bytes` if that is set.
 """
@@ -69,6 +71,40 @@ class _Layer(Protocol):
     def finish(self) -> Iterator[bytes]: ...
 
 
+class _Watcher(Protocol):
+    """What is used of an inspector that only looks (`seamgate.hookspecs.Inspector`)."""
+
+    def feed(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+class _Watched:
+    """No coding: what looks at the bytes that the next one takes off, and passes them on."""
+
+    __slots__ = ("_watcher", "held_bytes")
+
+    def __init__(self, watcher: _Watcher) -> None:
+        self._watcher = watcher
+        self.held_bytes = 0
+
+    def _passed(self, data: bytes) -> bytes:
+        self.held_bytes -= len(data)
+        return data
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self.held_bytes += len(data)
+        yield self._passed(self._watcher.feed(data))
+
+    def flush(self) -> Iterator[bytes]:
+        yield self._passed(self._watcher.flush())
+
+    def finish(self) -> Iterator[bytes]:
+        yield self._passed(self._watcher.finish())
+
+
 class Decoder:
     """Decodes one body. After an error it stays unusable."""
 
@@ -90,6 +126,30 @@ class Decoder:
         """
         self.size_in_bytes += len(data)
         return self._collect(self._through(data, 0)) if data else b""
+
+    def watch(self, make: Callable[[], _Watcher]) -> None:
+        """Have the body looked at before each coding is taken off: names, comments and the like are in no content."""
+        self._layers = [each for layer in self._layers for each in (_Watched(make()), layer)]
+
+    @property
+    def holds(self) -> bool:
+        """Whether something of what was fed waits for who looks at it (`watch`)."""
+        return any(isinstance(each, _Watched) and each.held_bytes > 0 for each in self._layers)
+
+    def flush(self) -> bytes:
+        """The stream pauses: return what comes of what those who look at it let go.
+
+        Raises:
+            UndecodableError: as in `feed`.
+        """
+        return self._collect(self._let_go())
+
+    def _let_go(self) -> Iterator[bytes]:
+        for level, layer in enumerate(self._layers):
+            if isinstance(layer, _Watched):
+                for piece in layer.flush():
+                    if piece:
+                        yield from self._through(piece, level + 1)
 
     def finish(self) -> bytes:
         """Return the rest; an empty body is no error, whatever its coding.
