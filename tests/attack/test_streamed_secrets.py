@@ -245,17 +245,23 @@ async def test_who_would_change_such_messages_is_not_let() -> None:
         await lab.audited(f"POST /x deny body_undecodable {answer.status} denied", "POST /x allow allowed 200 complete")
 
 
-@pytest.mark.parametrize("whole", [True, False])
-async def test_within_a_content_coding(whole: bool) -> None:
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (gzip.compress(b"x" * 1000 + VALUE), "secret_leaving"),
+        (b"not gzip " + VALUE, "secret_leaving"),
+        (b"not gzip " + VALUE[::-1], "body_undecodable"),
+    ],
+)
+async def test_within_a_content_coding(body: bytes, reason: str) -> None:
     """What gzip hides is looked at, and what is not a gzip although it says so is no way out either."""
     async with Lab(HttpUpstream(echo)) as lab:
         client = await lab.tunnel()
-        body = gzip.compress(b"x" * 1000 + VALUE) if whole else b"not gzip " + VALUE
         answer = await client.ask("POST", "/x", b"content-encoding: gzip", body=body)
-        assert answer.reason == ("secret_leaving" if whole else "body_undecodable")
+        assert answer.reason == reason
         client.close()
-        path = "[withheld]" if whole else "/x"
-        await lab.refused(f"POST {path} deny {answer.reason} {answer.status} denied")
+        path = "[withheld]" if reason == "secret_leaving" else "/x"
+        await lab.refused(f"POST {path} deny {reason} {answer.status} denied")
 
 
 @pytest.mark.parametrize("coding", [b"", b"content-encoding: gzip", b"content-encoding: aws-chunked"])
