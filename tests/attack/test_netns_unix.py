@@ -21,7 +21,7 @@ import pytest
 
 from support.cli import COMMAND_S, environment
 from support.lab import Lab
-from support.netns import Guests, python
+from support.netns import Guests, folder_for_all, python
 from support.upstream import HttpUpstream, echo
 
 CONNECT = """
@@ -36,6 +36,7 @@ for place in sys.argv[1:]:
             print(type(error).__name__)
 """
 GREETING = b"outside"
+WITH_AND_WITHOUT_C = pytest.mark.parametrize("without_c", [False, True], ids=["with C", "without C"])
 
 
 class Service:
@@ -44,6 +45,7 @@ class Service:
     def __init__(self, kind: int = socket.SOCK_STREAM) -> None:
         self.listener = socket.socket(socket.AF_UNIX, kind)
         self.received = b""
+        self.knocks = 0
         self._thread = threading.Thread(target=self._serve)
 
     def start(self) -> None:
@@ -57,6 +59,7 @@ class Service:
                 connection, _ = self.listener.accept()
             except OSError:
                 return
+            self.knocks += 1
             with connection, contextlib.suppress(OSError):
                 connection.send(GREETING)
                 self.received += connection.recv(99)
@@ -124,26 +127,25 @@ def _make(how: str, path: Path) -> Service:
 
 @pytest.mark.parametrize("how", ["relative", "packets", "renamed", "linked", "another network namespace"])
 @pytest.mark.parametrize("as_nobody", [False, True], ids=["as the gateway's user", "as nobody"])
-async def test_a_socket_with_a_path_is_not_reached(how: str, as_nobody: bool, tmp_path: Path) -> None:
-    """A container engine's mounted socket, an OpenSSH ControlPath: not one byte either way, and audited by its path."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    path = tmp_path / "service"
-    service = _make(how, path)
-    path.chmod(0o777)
-    service.start()
-    try:
-        async with Lab(HttpUpstream(echo)) as lab:
-            kind = "SOCK_SEQPACKET" if how == "packets" else "SOCK_STREAM"
-            guests = Guests(lab, as_nobody=as_nobody)
-            done = await guests.run("/usr/bin/python3", "-c", CONNECT, f"{kind}:{path}")
-            assert done.out == "ConnectionRefusedError\n", done
-            (record,) = await lab.refused(f"CONNECT {path} deny no_rule_matched 0 denied")
-            assert record.request is not None and record.request.scheme == "unix"
-            assert f"The unix socket {path} is of a service outside" in record.message
-    finally:
-        service.stop()
-    assert service.received == b""
+async def test_a_socket_with_a_path_is_not_reached(how: str, as_nobody: bool) -> None:
+    """A container engine's mounted socket, an OpenSSH ControlPath: not even a knock, and audited by its path."""
+    with folder_for_all() as folder:
+        path = folder / "service"
+        service = _make(how, path)
+        path.chmod(0o777)
+        service.start()
+        try:
+            async with Lab(HttpUpstream(echo)) as lab:
+                kind = "SOCK_SEQPACKET" if how == "packets" else "SOCK_STREAM"
+                guests = Guests(lab, as_nobody=as_nobody)
+                done = await guests.run("/usr/bin/python3", "-c", CONNECT, f"{kind}:{path}")
+                assert done.out == "ConnectionRefusedError\n", done
+                (record,) = await lab.refused(f"CONNECT {path} deny no_rule_matched 0 denied")
+                assert record.request is not None and record.request.scheme == "unix"
+                assert f"The unix socket {path} is of a service outside" in record.message
+        finally:
+            service.stop()
+    assert (service.knocks, service.received) == (0, b"")
 
 
 async def test_a_socket_that_comes_later_is_not_reached(tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ async def test_a_socket_that_comes_later_is_not_reached(tmp_path: Path) -> None:
         assert done.out == "ConnectionRefusedError\n", done
         await lab.refused(f"CONNECT {path} deny no_rule_matched 0 denied")
     service.stop()
-    assert service.received == b""
+    assert (service.knocks, service.received) == (0, b"")
 
 
 def test_a_second_mount_leads_to_no_socket(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_second_mount_leads_to_no_socket(tmp_path: Path) -> None:
     finally:
         service.stop()
     assert done.stdout == "ConnectionRefusedError\n" * 2, done
-    assert service.received == b""
+    assert (service.knocks, service.received) == (0, b"")
     lines = [json.loads(line) for line in (work / "runs" / "a.jsonl").read_text().splitlines()]
     (told,) = (line["request"] for line in lines if line.get("request", {}).get("method") == "CONNECT")
     assert told == {"method": "CONNECT", "scheme": "unix", "path": str(again / "service")}
@@ -267,19 +269,21 @@ print(got)
 """
 
 
-async def test_an_address_that_changes_while_it_is_judged(tmp_path: Path) -> None:
+@WITH_AND_WITHOUT_C
+async def test_an_address_that_changes_while_it_is_judged(without_c: bool, tmp_path: Path) -> None:
     """Another thread swaps the path in memory and the socket behind the descriptor: never the service outside."""
     path = tmp_path / "service"
     service = _make("renamed", path)
     service.start()
     try:
         async with Lab(HttpUpstream(echo)) as lab:
-            done = await python(lab, RACE, str(path), str(tmp_path / "own"))
+            guests = Guests(lab, without_c=without_c)
+            done = await guests.run(sys.executable, "-c", RACE, str(path), str(tmp_path / "own"))
             assert done.out == "set()\n", done
             assert set(await lab.told()) <= {f"CONNECT {path} deny no_rule_matched 0 denied"}
     finally:
         service.stop()
-    assert service.received == b""
+    assert (service.knocks, service.received) == (0, b"")
 
 
 DATAGRAMS = """
@@ -379,10 +383,11 @@ with multiprocessing.get_context("fork").Manager() as manager:
 """
 
 
-async def test_a_guests_own_sockets_work(tmp_path: Path) -> None:
+@WITH_AND_WITHOUT_C
+async def test_a_guests_own_sockets_work(without_c: bool, tmp_path: Path) -> None:
     """By relative path, over a link, abstract, blocking or not; the errors of connect(2); what Python builds on it."""
     async with Lab(HttpUpstream(echo)) as lab:
-        done = await python(lab, OWN, str(tmp_path))
+        done = await Guests(lab, without_c=without_c).run(sys.executable, "-c", OWN, str(tmp_path))
         connected = ["True b'hello' True", "OSError 106"] * 8
         errors = ["2", "111", "111", "2", "22"]
         assert done.out.split("\n") == [*connected, *errors, "b'hello'", "[1]", "[2]", ""], done

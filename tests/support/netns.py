@@ -14,7 +14,8 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,13 +30,21 @@ GUEST = Guest("inside", {"team": "research"}, Isolation.NETNS, "team=research")
 NOBODY = 65534
 # What needs no root has to work without: as root, become nobody once everything is imported (an ordinary user may
 # not be able to read this interpreter), and be inspectable again, as a process that never was root is.
-_AS_NOBODY = f"""
+_BECOME_NOBODY = f"""
 import ctypes, os
 from seamgate.entry.netns import launcher
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+"""
+# As where nobody built the parts in C.
+_WITHOUT_C = """
+import sys
+sys.modules["seamgate._connects"] = None
+"""
+_LAUNCH = """
+from seamgate.entry.netns import launcher
 launcher.main()
 """
 
@@ -55,6 +64,7 @@ class Guests:
         lab: its gateway serves them.
         who: their identity.
         as_nobody: whether the launcher runs without root.
+        without_c: whether its supervisor is all Python.
     """
 
     def __init__(
@@ -66,6 +76,7 @@ class Guests:
         hide: Sequence[Path] = (),
         fix: Sequence[Path] = (),
         as_nobody: bool = False,
+        without_c: bool = False,
     ) -> None:
         self.lab = lab
         self.process: asyncio.subprocess.Process | None = None
@@ -73,7 +84,7 @@ class Guests:
         self._who = who
         self._entry = entry or NetnsEntry()
         self._hide, self._fix = hide, fix
-        self._as_nobody = as_nobody
+        self._before = (_WITHOUT_C if without_c else "") + (_BECOME_NOBODY if as_nobody and os.geteuid() == 0 else "")
         self._done = Done(-1, "", "")
 
     def environment(self) -> dict[str, str]:
@@ -103,8 +114,8 @@ class Guests:
         return self._done
 
     async def _runner(self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
-        if self._as_nobody and os.geteuid() == 0:
-            command = (command[0], "-c", _AS_NOBODY, command[-1])
+        if self._before:
+            command = (command[0], "-c", self._before + _LAUNCH, command[-1])
         self.process = await asyncio.create_subprocess_exec(
             *command,
             env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -127,6 +138,15 @@ async def run_guest(lab: Lab, *command: str, environment: Mapping[str, str] | No
 async def python(lab: Lab, code: str, *arguments: str) -> Done:
     """Run Python code as a guest to its end."""
     return await run_guest(lab, sys.executable, "-c", code, *arguments)
+
+
+@contextlib.contextmanager
+def folder_for_all() -> Iterator[Path]:
+    """Make a folder that everybody can work in. One below pytest's own is no good: each run that starts closes that."""
+    with tempfile.TemporaryDirectory(prefix="seamgate-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
 
 
 async def stop(guests: Guests) -> None:

@@ -94,9 +94,10 @@ def test_unix_sockets_only_where_each_connect_is_reported(machine: str, kind: in
             assert decide(machine, architecture.socketpair, family, kind, **without) == supervised
             assert decide(machine, architecture.socket, family, kind, **without) == UNSUPPORTED
     assert decide(machine, architecture.socketpair, 30, socket.SOCK_STREAM) == UNSUPPORTED
-    assert decide(machine, architecture.connect) == NOTIFY
-    assert decide(machine, architecture.connect, unix=False) == ALLOW
-    assert decide(machine, architecture.connect, listen=False) == ALLOW
+    for number in (architecture.connect, architecture.listen):
+        assert decide(machine, number) == NOTIFY
+        assert decide(machine, number, unix=False) == ALLOW
+        assert decide(machine, number, listen=False) == ALLOW
 
 
 @MACHINES
@@ -120,9 +121,21 @@ def test_nobody_types_into_the_terminal(machine: str) -> None:
 
 
 @MACHINES
+def test_nobody_limits_the_keeper(machine: str) -> None:
+    """Limits of process 1 can be read; those of others are set as ever. Halves that the kernel ignores don't count."""
+    prlimit = ARCHITECTURES[machine].prlimit
+    for process in (1, 1 << 32 | 1):
+        for limits in (0x1000, 1 << 32):
+            assert decide(machine, prlimit, process, 7, limits) == FORBIDDEN
+        assert decide(machine, prlimit, process, 7, 0, 0x1000) == ALLOW
+    for process in (0, 2, -1 % 2**64):
+        assert decide(machine, prlimit, process, 7, 0x1000) == ALLOW
+
+
+@MACHINES
 def test_everything_else_is_as_ever(machine: str) -> None:
     """A program finds the system that it knows."""
     special = ARCHITECTURES[machine]
     others = set(range(450)) - {special.socket, special.ioctl, special.io_uring_setup, *_keys(special)}
-    others -= {special.connect, special.socketpair}
+    others -= {special.connect, special.listen, special.socketpair}
     assert {decide(machine, number) for number in others} == {ALLOW}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from seamgate.audit.record import AuditRecord, AuditRequest, Decision, Outcome
 from seamgate.entry.netns.confine import refusal_of
+from seamgate.entry.netns.connects import Report, read_report
 from seamgate.entry.netns.netlink import attribute, pack
 from seamgate.entry.netns.refusals import (
     MOST_KINDS,
@@ -22,7 +23,6 @@ from seamgate.entry.netns.refusals import (
     read_log,
     read_packet,
 )
-from seamgate.entry.netns.supervisor import Report, read_report
 from seamgate.errors import Reason
 from seamgate.flow import Guest, Isolation
 from seamgate.verdict import deny
@@ -172,6 +172,13 @@ def test_a_report_is_read() -> None:
     """The call and who waits for it; the arguments as they are."""
     report = struct.pack("=QIIiIQ6Q", 77, 5, 0, 41, 0xC000003E, 0, 1 << 40 | 2, 3 | 0o2000000, 1, 0, 0, 0)
     assert read_report(report) == Report(77, 5, 41, (1 << 40 | 2, 3 | 0o2000000, 1, 0, 0, 0))
+    assert read_report(report).descriptor == 2
+
+
+@pytest.mark.parametrize(("given", "descriptor"), [(7, 7), (1 << 32 | 7, 7), (0xFFFFFFFF, -1), (-100 % 2**64, -100)])
+def test_a_descriptor_is_the_lower_half(given: int, descriptor: int) -> None:
+    """As the kernel takes it."""
+    assert Report(1, 1, 42, (given, 0, 0, 0, 0, 0)).descriptor == descriptor
 
 
 def test_a_report_is_judged() -> None:
@@ -183,3 +190,6 @@ def test_a_report_is_judged() -> None:
         assert refusal_of(family) == code
     what, _ = judge_report({"path": "/run/docker.sock"})
     assert what == AuditRequest(method="CONNECT", scheme="unix", path="/run/docker.sock")
+    what, verdict = judge_report({"unseen": "sudo"})
+    assert what == AuditRequest(method="CONNECT", scheme="unseen")
+    assert "the program sudo" in verdict.message

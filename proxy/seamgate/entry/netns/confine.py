@@ -5,7 +5,9 @@
   reported to the supervisor (`supervisor`), which refuses them and tells the audit log.
 - Unix sockets with a path, which no network namespace holds. A filter can't read the path, so every connect(2) is
   reported, and the supervisor makes the connection itself. Datagrams name their aim in each sendto(2) and sendmsg(2),
-  so there are no unix sockets for those, in pairs neither. Where nobody can supervise, there are pairs only.
+  so there are no unix sockets for those, in pairs neither. Where nobody can supervise, there are pairs only. Each
+  listen(2) is reported too, so that the supervisor knows what the guest listens at; nothing of that is refused.
+- Limits of the keeper (prlimit(2) of process 1): without descriptors nobody would make the guest's connections.
 - Keys of the kernel (keyctl(2)): those of the user and of the session, Kerberos tickets, are those of outside.
 - io_uring, which makes sockets without the system call that is looked at here.
 - Pushing characters into the terminal's input (TIOCSTI), which the shell would run after the guest has ended.
@@ -44,7 +46,9 @@ FORBIDDEN: Final = _ERRNO | errno.EPERM
 UNSUPPORTED: Final = _ERRNO | errno.EAFNOSUPPORT
 
 _LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
+_KEEPER = 1
+"""The number of the keeper (`launcher`) in the guest's process namespace."""
 _X32_BIT = 0x40000000
 
 _SET_MODE_FILTER = 1
@@ -61,7 +65,9 @@ class Architecture(msgspec.Struct, frozen=True):
     socket: int
     socketpair: int
     connect: int
+    listen: int
     ioctl: int
+    prlimit: int
     add_key: int
     request_key: int
     keyctl: int
@@ -75,7 +81,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         socket=41,
         socketpair=53,
         connect=42,
+        listen=50,
         ioctl=16,
+        prlimit=302,
         add_key=248,
         request_key=249,
         keyctl=250,
@@ -86,7 +94,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         socket=198,
         socketpair=199,
         connect=203,
+        listen=201,
         ioctl=29,
+        prlimit=261,
         add_key=217,
         request_key=218,
         keyctl=219,
@@ -116,6 +126,8 @@ def build_filter(architecture: Architecture, *, listen: bool = True, unix: bool 
         (_EQUAL, architecture.keyctl, "missing", ""),
         (_EQUAL, architecture.ioctl, "ioctl", ""),
         (_EQUAL, architecture.connect, "report" if unix else "allow", ""),
+        (_EQUAL, architecture.listen, "report" if unix else "allow", ""),
+        (_EQUAL, architecture.prlimit, "limit", ""),
         (_EQUAL, architecture.socketpair, "pair", ""),
         (_EQUAL, architecture.socket, "socket", "allow"),
         "socket",
@@ -141,6 +153,13 @@ def build_filter(architecture: Architecture, *, listen: bool = True, unix: bool 
         (_LOAD, _SECOND_ARGUMENT, "", ""),
         (_EQUAL, _TIOCSTI, "forbidden", ""),
         (_EQUAL, _TIOCLINUX, "forbidden", "allow"),
+        "limit",
+        (_LOAD, _FIRST_ARGUMENT, "", ""),
+        (_EQUAL, _KEEPER, "", "allow"),
+        (_LOAD, _THIRD_ARGUMENT, "", ""),
+        (_EQUAL, 0, "", "forbidden"),
+        (_LOAD, _THIRD_ARGUMENT + 4, "", ""),
+        (_EQUAL, 0, "allow", "forbidden"),
         "missing",
         (_RETURN, MISSING, "", ""),
         "unsupported",

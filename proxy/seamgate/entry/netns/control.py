@@ -5,7 +5,8 @@ gateway -> launcher    {"command": [...], "environment": {...}, "covers": {...},
 launcher -> gateway    {"ready": [names of sockets], "processes": bool} and the sockets, or {"error": text}
 gateway -> launcher    {"go": true}
 keeper -> gateway      {"pairs_only": why there are no other unix sockets}
-keeper -> gateway      {"refused": {"socket": [family, type]}} or {"refused": {"path": of a unix socket outside}}
+keeper -> gateway      {"refused": {"socket": [family, type]}}, {"refused": {"path": of a unix socket outside}} or
+                       {"refused": {"unseen": name of a program that can't be looked into}}
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def _keep(order: Order, channel: socket.socket, *, has_processes: bool) -> NoRet
     ours, theirs = socket.socketpair()
     guest = _fork(lambda: _become(order, theirs))
     theirs.close()
-    system.drop_capabilities(keep=system.CAP_SYS_PTRACE)
+    system.drop_capabilities(system.CAP_SYS_PTRACE, system.CAP_NET_ADMIN)
     system.forbid_inspection()
     _supervise(guest, ours, channel, has_processes=has_processes)
     os._exit(_attend(guest, guest))

@@ -196,6 +196,12 @@ def judge_report(refused: Mapping[str, Any]) -> tuple[AuditRequest, Verdict]:
         path: str = refused["path"]
         message = f"The unix socket {path} is of a service outside; guests reach their own only."
         what = AuditRequest(method="CONNECT", scheme="unix", path=path)
+    elif "unseen" in refused:
+        what = AuditRequest(method="CONNECT", scheme="unseen")
+        message = (
+            f"Connections of the program {refused['unseen']} can't be looked at, so there are none: its file can be "
+            "run and not read (chmod u+r), or a thread of it has descriptors of its own, before Linux 6.9."
+        )
     else:
         what, message = _judge_socket(*refused["socket"])
     return what, deny(message, reason=Reason.NO_RULE_MATCHED)

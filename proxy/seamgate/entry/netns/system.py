@@ -7,6 +7,8 @@ headers, the same on every architecture unless said otherwise.
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import os
 import struct
 from pathlib import Path
@@ -32,6 +34,11 @@ _AMBIENT_CLEAR_ALL = 4
 # Source: linux/securebits.h
 _SECUREBITS = 0b1110_1111
 _CAPABILITY_VERSION = 0x20080522
+# Source: linux/kcmp.h, and the tables of system calls
+_KCMP_FILES = 2
+_KCMP: Final = {"x86_64": 312, "aarch64": 272}
+CAP_NET_ADMIN: Final = 12
+"""To be told which file a unix socket is bound to (SIOCUNIXFILE of unix(7)), of network namespaces of this user one."""
 CAP_SYS_PTRACE: Final = 19
 """To look into other processes of this user namespace and those in it, of whatever kind they are."""
 
@@ -111,13 +118,13 @@ class _Header(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
 
-def drop_capabilities(keep: int | None = None) -> None:
-    """Give up every capability for good, or all but one: also user id 0 gains none by starting a program."""
+def drop_capabilities(*keep: int) -> None:
+    """Give up every capability for good, or all but some: also user id 0 gains none by starting a program."""
     for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
         _prctl(_CAPBSET_DROP, number)
     _prctl(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
     _prctl(_SET_SECUREBITS, _SECUREBITS)
-    kept = 0 if keep is None else 1 << keep  # those up to 31 are in the first of two words
+    kept = sum(1 << each for each in keep)  # those up to 31 are in the first of two words
     sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)  # two of: effective, permitted, inheritable
     _checked(_libc.capset(ctypes.byref(_Header(_CAPABILITY_VERSION, 0)), sets))
 
@@ -127,11 +134,81 @@ def connect(descriptor: int, address: bytes) -> None:
     _checked(_libc.connect(descriptor, address, len(address)))
 
 
-def duplicate(process: int, descriptor: int) -> int:
-    """Return a duplicate of another process's descriptor (pidfd_getfd(2), Linux 5.6)."""
+def duplicate(thread: int, descriptor: int) -> int:
+    """Return a duplicate of another thread's descriptor (pidfd_getfd(2), Linux 5.6).
+
+    A thread can have descriptors of its own (unshare(2) with CLONE_FILES), so it is the thread that is asked. Before
+    Linux 6.9 only processes can be: then such a thread is an error.
+
+    Raises:
+        OSError: the kernel's error; EPERM where the thread has descriptors of its own and can't be asked.
+    """
     pidfd_getfd = 438  # the same on every architecture
-    handle = os.pidfd_open(process)
+    handle = _handle(thread)
     try:
         return call(pidfd_getfd, handle, descriptor, 0)
     finally:
         os.close(handle)
+
+
+def _handle(thread: int) -> int:
+    try:
+        return os.pidfd_open(thread, os.O_EXCL)  # PIDFD_THREAD
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    process = _process_of(thread)
+    if process != thread and call(_KCMP[os.uname().machine], process, thread, _KCMP_FILES, 0, 0) != 0:
+        raise OSError(errno.EPERM, "a thread with descriptors of its own can't be asked for them before Linux 6.9")
+    return os.pidfd_open(process)
+
+
+def _process_of(thread: int) -> int:
+    with open(f"/proc/{thread}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+def read_memory(thread: int, address: int, size: int) -> bytes:
+    """Copy from another thread's memory (process_vm_readv(2)).
+
+    Raises:
+        OSError: EPERM: it must not be looked into; EFAULT: not all of it is there.
+    """
+    copy = ctypes.create_string_buffer(max(size, 1))
+    here, there = _Piece(ctypes.addressof(copy), size), _Piece(address, size)
+    read = _checked(_libc.process_vm_readv(thread, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
+    if read != size:
+        raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+    return copy.raw[:size]
+
+
+_witness = ctypes.create_string_buffer(b"here")
+
+
+def can_read_memory(child: int) -> bool:
+    """Whether the memory of a forked child, which holds what this process's does, can be read."""
+    return read_memory(child, ctypes.addressof(_witness), 4) == b"here"
+
+
+def bound_to(descriptor: int) -> tuple[int, int] | None:
+    """Return device and inode of the file that a unix socket is bound to; None if it is bound to none.
+
+    Raises:
+        OSError: CAP_NET_ADMIN is missing; it is no unix socket.
+    """
+    unix_file = 0x89E0  # SIOCUNIXFILE, Source: linux/un.h
+    try:
+        place = fcntl.ioctl(descriptor, unix_file)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    try:
+        facts = os.fstat(place)
+    finally:
+        os.close(place)
+    return facts.st_dev, facts.st_ino
