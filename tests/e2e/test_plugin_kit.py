@@ -57,7 +57,7 @@ def test_what_new_writes_installs_conforms_and_has_types(tmp_path: Path) -> None
     checked = seamgate("plugins", "check", "deny-endings", "--json", home=tmp_path, env=installed)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     found = json.loads(checked.stdout)
-    assert len(found) == 16
+    assert len(found) == 18
     assert all(each["passed"] and each["plugin"] == "deny-endings" for each in found)
 
     tests = _run("pytest", "-q", "-p", "no:cacheprovider", cwd=folder, env=installed)

@@ -53,6 +53,8 @@ def takes_heads_and_trailers(subject: Subject) -> None:
     for what, headers, body, make in _opened(subject):
         if _refusal(make, headers, body) is not None:
             continue
+        for odd, response in corpus.responses():
+            _takes_head(make, response.headers, odd)
         inspector = make()
         try:
             inspector.head(headers)
@@ -64,6 +66,19 @@ def takes_heads_and_trailers(subject: Subject) -> None:
         problem = field_problem(left)
         if problem:
             raise ConformanceError(f"{what}: head() returned trailers that may not go on: {problem}")
+
+
+def _takes_head(make: Callable[[], Inspector], headers: Headers, what: str) -> None:
+    """Hold an inspector to reading a head that an upstream may send."""
+    try:
+        left = make().head(headers)
+    except SeamgateError:
+        return  # it refuses such a message
+    except Exception as error:
+        raise ConformanceError(f"{what}: {type(error).__name__} at the head: {error}") from error
+    problem = field_problem(left)
+    if problem:
+        raise ConformanceError(f"{what}: head() returned headers that may not go on: {problem}")
 
 
 def _opened(subject: Subject) -> Iterator[_Opened]:

@@ -1,13 +1,16 @@
 """Checks that a plugin never gets hold of a secret, and tells neither secrets nor placeholders to anybody.
 
 A request is sent with a placeholder, through a gateway in memory that puts a canary in, to an upstream that gives the
-canary back in its head, its body and its trailers. Each takes a `Subject`, raises `ConformanceError`, and has its rule
-as docstring. Listed by `conformance`.
+canary back in its head, its body and its trailers. What counts as told is every spelling of it that the gateway's own
+redaction knows: base64 of a header that holds it, its digits in hex, its escapes in a URL.
+
+Each takes a `Subject`, raises `ConformanceError`, and has its rule as docstring. Listed by `conformance`.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -15,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
 
+from seamgate.credentials.encodings import all_forms
 from seamgate.errors import SeamgateError
 from seamgate.flow import Amendment, Request
 from seamgate.testing.building import make_request
 from seamgate.testing.corpus import HOST
 from seamgate.testing.listening import Heard
+from seamgate.testing.outlets import outlets
+from seamgate.testing.purity import known_threads, let_others_run
 from seamgate.testing.recorded import Recorded, RecordedUpstream
 from seamgate.testing.sending import Flow, send
 from seamgate.testing.subject import ConformanceError, Subject, Trial, listening_to_logs
@@ -29,40 +36,79 @@ CANARY = "kit-canary-5f2b8e0d94c7a316"
 PLACEHOLDER = "sgph-conformance-canary"
 _HEADER = "x-kit-api-key"
 _DEEPEST = 6
+_AFTER_S = 0.05
+"""So long after a request a thread of the plugin has to tell what it was handed."""
 
 
 async def sees_no_secret(subject: Subject) -> None:
     """No hook and no inspector is ever given a credential's real value, whatever comes back from upstream."""
     if "secrets" in subject.capabilities:
         return  # it was granted; what it must not do is tell them
-    async for _, trial, _, _ in _sent(subject):
-        for heard in trial.listener.heard:
+    canary = _Spelt(CANARY)
+    async for each in sent(subject):
+        for heard in each.trial.listener.heard:
             for name, value in heard.given.items():
-                if _holds(value, CANARY):
+                if _holds(value, canary):
                     raise ConformanceError(f"{heard.hook} was given the real value of a credential, in `{name}`")
 
 
 async def tells_no_secret(subject: Subject) -> None:
-    """Neither real values nor placeholders get into messages, amendments, errors, logs, output or the plugin's repr."""
-    needles = (CANARY, PLACEHOLDER, *subject.secrets)
-    async for request, trial, flow, told in _sent(subject):
-        for where, text in _outlets(trial, flow, told):
-            for needle in needles:
-                if needle in text:
-                    what = "a placeholder" if needle == PLACEHOLDER else "the real value of a credential"
-                    raise ConformanceError(f"at {request.method} {request.target.host}, {where} holds {what}")
+    """No real value and no placeholder, in whatever spelling, gets into what a plugin says, logs, sends or stores."""
+    real, stand_in = _Spelt(CANARY, *subject.secrets), _Spelt(PLACEHOLDER)
+    async for each in sent(subject):
+        for where, text in _outlets(each):
+            for what, spelt in (("the real value of a credential", real), ("a placeholder", stand_in)):
+                how = spelt.found_in(text)
+                if how:
+                    at = f"{each.request.method} {each.request.target.host}"
+                    raise ConformanceError(f"at {at}, {where} holds {what}, {how}")
 
 
-async def _sent(subject: Subject) -> AsyncIterator[tuple[Request, Trial, Flow, str]]:
-    """Yield (request, trial, flow, what was logged) for each request that was sent with a placeholder."""
+class _Spelt:
+    """Values in all their spellings."""
+
+    def __init__(self, *values: str) -> None:
+        self._plain = tuple([value.encode() for value in values])
+        self._others = tuple([form for value in self._plain for form in all_forms(value)[1:]])
+
+    def found_in(self, text: bytes) -> str:
+        """Return how one of them stands there: "as it is" or "encoded"; "" if none does."""
+        if any(value in text for value in self._plain):
+            return "as it is"
+        return "encoded" if any(form in text for form in self._others) else ""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One request that was sent with a placeholder.
+
+    Attributes:
+        request: as the guest sent it.
+        trial: the plugin, with what it was given and what it answered.
+        flow: what became of it.
+        told: what was logged and printed meanwhile.
+        left: what left the process meanwhile: (where, what).
+        metrics: the plugin's own, as they are scraped.
+    """
+
+    request: Request
+    trial: Trial
+    flow: Flow
+    told: str
+    left: tuple[tuple[str, bytes], ...]
+    metrics: bytes
+
+
+async def sent(subject: Subject) -> AsyncIterator[Sent]:
+    """Yield each request that was sent with a placeholder, once it is over."""
     with tempfile.TemporaryDirectory(prefix="seamgate-kit-") as folder:
         secret = Path(folder) / "canary"
         secret.write_text(CANARY)
         secret.chmod(0o600)
         for request in _requests(subject):
-            trial = subject.trial()
+            trial, known, registry = subject.trial(), known_threads(), CollectorRegistry(auto_describe=True)
+            trial.pipeline.register_metrics(registry)
             plugin = trial.listener.listen(trial.loaded)
-            with listening_to_logs() as told:
+            with listening_to_logs() as told, outlets() as found:
                 flow = await send(
                     request,
                     upstream=_echoing(request),
@@ -71,7 +117,15 @@ async def _sent(subject: Subject) -> AsyncIterator[tuple[Request, Trial, Flow, s
                     credentials={"conformance": _credential(secret, request.target.host)},
                     budget_s=60.0,
                 )
-            yield request, trial, flow, told.text
+                let_others_run(known, _AFTER_S)
+            yield Sent(request, trial, flow, told.text, tuple(found.all()), _scraped(registry))
+
+
+def _scraped(registry: CollectorRegistry) -> bytes:
+    """Return the plugin's metrics; none if they can't be collected, which `starts_again` is about."""
+    with contextlib.suppress(Exception):
+        return generate_latest(registry)
+    return b""
 
 
 def _requests(subject: Subject) -> Iterator[Request]:
@@ -80,9 +134,15 @@ def _requests(subject: Subject) -> Iterator[Request]:
         *own,
         make_request(f"GET https://{HOST}/v1"),
         make_request(f"POST https://{HOST}/v1", json={"a": 1}),
+        make_request(f"GET https://{HOST}/v1", headers={"authorization": _basic(PLACEHOLDER)}),
     ):
         header = (_HEADER.encode(), PLACEHOLDER.encode())
         yield msgspec.structs.replace(request, headers=(*request.headers, header))
+
+
+def _basic(value: str) -> str:
+    """Return what a client makes of a key as password, or of a placeholder that it takes for one (RFC 7617)."""
+    return f"Basic {base64.b64encode(f'u:{value}'.encode()).decode()}"
 
 
 def _echoing(request: Request) -> RecordedUpstream:
@@ -114,13 +174,18 @@ def _credential(secret: Path, host: str) -> Mapping[str, Any]:
     }
 
 
-def _outlets(trial: Trial, flow: Flow, told: str) -> Iterator[tuple[str, str]]:
+def _outlets(each: Sent) -> Iterator[tuple[str, bytes]]:
     """Yield (where, text) of everything by which a plugin could tell something."""
-    for heard in trial.listener.heard:
-        yield from _said(heard)
-    yield "its repr", repr(trial.loaded.plugin)
-    yield "the audit record", repr(flow.record)
-    yield "a log line, or what it printed,", told
+    for heard in each.trial.listener.heard:
+        for where, said in _said(heard):
+            yield where, said.encode("utf-8", "surrogateescape")
+    yield "its repr", repr(each.trial.loaded.plugin).encode()
+    yield "the audit record", repr(each.flow.record).encode()
+    got = (each.flow.headers, each.flow.trailers)
+    yield "what the guest got", repr(got).encode() + each.flow.body
+    yield "a log line, or what it printed,", each.told.encode("utf-8", "surrogateescape")
+    yield "a metric", each.metrics
+    yield from each.left
 
 
 def _said(heard: Heard) -> Iterator[tuple[str, str]]:
@@ -135,12 +200,10 @@ def _said(heard: Heard) -> Iterator[tuple[str, str]]:
         yield f"its error in {heard.hook}", str(heard.raised)
 
 
-def _holds(value: Any, needle: str, depth: int = 0) -> bool:
-    """Whether the needle stands anywhere in a value, plain or in base64."""
-    if isinstance(value, bytes):
-        return needle.encode() in value or base64.b64encode(f"u:{needle}".encode())[4:-4] in value
-    if isinstance(value, str):
-        return needle in value
+def _holds(value: Any, needle: _Spelt, depth: int = 0) -> bool:
+    """Whether the needle stands anywhere in a value, in whatever spelling."""
+    if isinstance(value, bytes | str):
+        return bool(needle.found_in(value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")))
     if depth > _DEEPEST:
         return False
     if isinstance(value, Mapping):

@@ -23,7 +23,7 @@ import msgspec
 from seamgate.config import Config
 from seamgate.errors import SeamgateError
 from seamgate.flow import Request
-from seamgate.testing import checks_inspecting, checks_judging, checks_secrets
+from seamgate.testing import checks_inspecting, checks_judging, checks_outside, checks_patterns, checks_secrets
 from seamgate.testing.subject import ConformanceError, Subject, listening_to_logs
 
 BUDGET_S = 0.02
@@ -36,10 +36,12 @@ RULES: tuple[_Rule, ...] = (
     checks_judging.starts_again,
     checks_judging.withstands_the_field,
     checks_judging.withstands_records,
-    checks_judging.judges_without_io,
+    checks_outside.judges_without_io,
+    checks_outside.leaves_the_process_alone,
     checks_judging.judges_alike,
     checks_judging.changes_nothing,
     checks_judging.keeps_its_budget,
+    checks_patterns.matches_in_time,
     checks_judging.tells_why,
     checks_judging.amends_what_it_allows,
     checks_inspecting.inspects_alike,

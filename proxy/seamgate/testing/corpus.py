@@ -17,6 +17,16 @@ from seamgate.flow import BodyState, Guest, Isolation, Request, Response, Step, 
 from seamgate.testing.building import AT, make_record, make_request, make_response, make_target
 
 HOST = "api.example.com"
+_ODD = b"caf\xe9 \xff\x80 na\xefve/1.0"
+_USUAL = (
+    "user-agent", "accept", "accept-language", "authorization", "content-type", "cookie", "from", "if-none-match",
+    "origin", "referer", "x-forwarded-for", "x-request-id",
+)  # fmt: skip
+"""Headers that every client sends and every plugin reads: their values are bytes (RFC 9110 5.5, obs-text)."""
+_USUAL_OF_ANSWERS = (
+    "cache-control", "content-disposition", "content-type", "etag", "link", "location", "server", "set-cookie",
+    "www-authenticate",
+)  # fmt: skip
 _JSON = {"content-type": "application/json"}
 _MIB = 1024 * 1024
 
@@ -61,6 +71,11 @@ def _heads() -> Iterator[tuple[str, Request]]:
     line = f"GET https://{HOST}/v1"
     yield "a header of Latin-1 bytes", make_request(line, headers=((b"x-name", b"caf\xe9\xff\x80"),))
     yield "a header of UTF-8 bytes", make_request(line, headers=((b"x-name", "\u20ac\U0001f600".encode()),))
+    for name in _USUAL:
+        yield (
+            f"a {name} of bytes that are not UTF-8",
+            make_request(line, headers=((name.encode(), _ODD),)),
+        )
     yield "an empty header", make_request(line, headers=((b"x-empty", b""), (b"authorization", b"")))
     yield "a header with a tab", make_request(line, headers=((b"x-tab", b"a\tb"),))
     yield "a repeated header", make_request(line, headers=((b"x-a", b"1"), (b"x-a", b"2"), (b"x_a", b"3")))
@@ -74,6 +89,7 @@ def _heads() -> Iterator[tuple[str, Request]]:
             headers=(
                 (b"authorization", b"Basic !!!not base64!!!"),
                 (b"authorization", b"Basic Og=="),
+                (b"authorization", b"Basic dXNlcjpwYXNzd29yZC0wMTIzNDU2Nzg5"),
                 (b"authorization", b"Bearer"),
                 (b"authorization", b'Digest username="x\\"y", response="'),
             ),
@@ -139,6 +155,8 @@ def responses() -> Iterator[tuple[str, Response]]:
     yield "a redirect to nowhere", make_response(302, {"location": "//[::1"})
     yield "a type that is nonsense", make_response(200, {"content-type": ";;charset"})
     yield "bytes that are not text", make_response(200, ((b"x-a", b"\xff\x80"), (b"set-cookie", b"")))
+    for name in _USUAL_OF_ANSWERS:
+        yield f"a {name} of bytes that are not UTF-8", make_response(200, ((name.encode(), _ODD),))
     yield "300 headers", make_response(200, tuple((b"x-%d" % n, b"v" * 100) for n in range(300)))
     yield "an event stream", make_response(200, {"content-type": "text/event-stream"})
 

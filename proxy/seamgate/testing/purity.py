@@ -1,21 +1,29 @@
-"""Watches what a piece of code does to the outside: files, sockets, processes, sleeping. By Python's audit events.
+"""Watches what a piece of code does to the outside: files, sockets, processes, threads, the environment, sleeping.
 
-Used by `conformance`: a judge has to be pure. The hook of `sys.addaudithook` can't be taken away again, so there is
-one for the process, which does nothing while nobody watches. Says what happened, prevents nothing.
+Used by `conformance`: a judge has to be pure, and a plugin leaves alone what the whole gateway shares. Tells the deeds
+of the thread that watches from those of threads that were not there before. Says what happened, prevents nothing.
 """
 
 from __future__ import annotations
 
-import sys
+import functools
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Final
+
+import msgspec
+
+from seamgate.testing.events import events
 
 _WATCHED = {
     "open": "opened the file {0}",
     "socket.connect": "opened a connection",
     "socket.bind": "listened on a socket",
+    "socket.sendto": "sent a packet",
     "socket.getaddrinfo": "looked up the name {0}",
     "socket.gethostbyname": "looked up the name {0}",
     "subprocess.Popen": "ran a program ({0})",
@@ -26,45 +34,80 @@ _WATCHED = {
     "os.remove": "deleted the file {0}",
     "os.rename": "renamed the file {0}",
     "os.mkdir": "made the folder {0}",
+    "os.putenv": "set the environment variable {0}",
+    "os.unsetenv": "took away the environment variable {0}",
+    "os.chdir": "changed the working directory",
     "sqlite3.connect": "opened a database",
     "urllib.Request": "asked {0}",
 }
+OF_THE_PROCESS: Final = frozenset({"os.putenv", "os.unsetenv", "os.chdir"})
+"""Deeds that change what all threads share."""
 # A module that is imported at its first use is no I/O of the plugin's own doing.
 _IMPORTING = (".py", ".pyc", ".so", ".pth", ".egg-link")
-_watching: dict[int, list[str]] = {}
-_installed = False
 
 
-def _on_event(event: str, arguments: tuple[object, ...]) -> None:
-    if not _watching or event not in _WATCHED:
-        return
-    seen = _watching.get(threading.get_ident())
-    if seen is None:
-        return
-    first = str(arguments[0]) if arguments else ""
-    if event == "open" and first.endswith(_IMPORTING):
-        return
-    seen.append(_WATCHED[event].format(first[:120]))
+class Deed(msgspec.Struct, frozen=True):
+    """One thing that was done.
+
+    Attributes:
+        event: the audit event's name.
+        told: as a clause: "opened the file /etc/hosts".
+        here: whether by the thread that watches.
+    """
+
+    event: str
+    told: str
+    here: bool
+
+
+def known_threads() -> frozenset[int]:
+    """Return those that are alive now: what they do is not the doing of a plugin that is made later."""
+    return frozenset([each.ident for each in threading.enumerate() if each.ident is not None])
+
+
+def let_others_run(known: frozenset[int], most_s: float) -> None:
+    """Wait until threads that are not among these have ended, or for so long; not at all where there are none."""
+    until = monotonic() + most_s
+    for thread in threading.enumerate():
+        if thread.ident not in known:
+            thread.join(max(0.0, until - monotonic()))
 
 
 @contextmanager
-def watched() -> Iterator[list[str]]:
-    """Collect what this thread does to the outside, as sentences."""
-    global _installed
-    if not _installed:
-        _installed = True
-        sys.addaudithook(_on_event)
-    me, sleep = threading.get_ident(), time.sleep
+def watched(known: frozenset[int]) -> Iterator[list[Deed]]:
+    """Collect what this thread does to the outside, and what threads do that are not among the known ones."""
+    me = threading.get_ident()
+    seen: list[Deed] = []
 
-    def heard_sleep(seconds: float) -> None:  # an audit event of its own from Python 3.13 on only
-        if threading.get_ident() == me:
-            seen.append("slept")
-        sleep(seconds)
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _WATCHED:
+            return
+        ident = threading.get_ident()
+        first = _text(arguments[0]) if arguments else ""
+        if (ident != me and ident in known) or (event == "open" and first.endswith(_IMPORTING)):
+            return
+        told = _WATCHED[event].format(first[:120])
+        seen.append(Deed(event, told if ident == me else f"{told} in a thread of its own", ident == me))
 
-    seen = _watching[me] = []
-    time.sleep = heard_sleep  # type: ignore[assignment]
+    def instead(function: Callable[..., Any], event: str, told: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def called(*arguments: Any, **named: Any) -> Any:
+            if threading.get_ident() == me:
+                seen.append(Deed(event, told, here=True))
+            return function(*arguments, **named)
+
+        return called
+
+    # Of these there are audit events in later versions of Python only.
+    sleep, start = time.sleep, threading.Thread.start
+    time.sleep = instead(sleep, "time.sleep", "slept")
+    threading.Thread.start = instead(start, "threading.Thread.start", "started a thread")  # type: ignore[method-assign]
     try:
-        yield seen
+        with events(heard):
+            yield seen
     finally:
-        time.sleep = sleep
-        del _watching[me]
+        time.sleep, threading.Thread.start = sleep, start  # type: ignore[method-assign]
+
+
+def _text(value: object) -> str:
+    return os.fsdecode(value) if isinstance(value, bytes) else str(value)

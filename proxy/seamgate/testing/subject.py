@@ -159,16 +159,18 @@ class _Handler(logging.Handler):
 
 @contextlib.contextmanager
 def listening_to_logs() -> Iterator[Told]:
-    """Keep what is logged and printed away from the terminal, and in hand."""
+    """Keep what is logged, at every level, and printed away from the terminal, and in hand."""
     told = Told()
     before = structlog.get_config()
-    handler = _Handler(told._parts)
     root = logging.getLogger()
+    level, handlers = root.level, root.handlers
     structlog.configure(processors=[told.keep], wrapper_class=structlog.make_filtering_bound_logger(0))
-    root.addHandler(handler)
+    root.level, root.handlers = logging.NOTSET, [_Handler(told._parts)]
+    logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]
     try:
         with contextlib.redirect_stdout(told._out), contextlib.redirect_stderr(told._out):
             yield told
     finally:
-        root.removeHandler(handler)
+        root.level, root.handlers = level, handlers
+        logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]
         structlog.configure(**before)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,7 @@ from seamgate_plugins.credentials import CredentialsPlugin
 from seamgate_plugins.dns import DnsPlugin
 from seamgate_plugins.inspection import InspectionPlugin
 from seamgate_plugins.policy import PolicyPlugin
+from support.bad_plugins import HIDDEN_BREAKERS, BacktracksOnTicket
 
 _REAL = "sk-real-value-4f1c9e7a5b2d"
 _POLICY = """\
@@ -79,9 +82,18 @@ def test_the_built_in_plugins_keep_every_rule(builtin: tuple[str, type, dict[str
     """What is asked of strangers is kept at home."""
     name, kind, arguments = builtin
     checks = conformance(kind, name=name, budget_s=BUSY, **arguments)
-    assert len(checks) == 16
+    assert len(checks) == 18
     for check in checks:
         check()
+
+
+def test_the_built_in_plugins_have_no_slow_pattern(builtin: tuple[str, type, dict[str, Any]]) -> None:
+    """In twice the time that a gateway grants, which a pattern that backtracks leaves far behind."""
+    name, kind, arguments = builtin
+    (check,) = (
+        each for each in conformance(kind, name=name, budget_s=0.5, **arguments) if str(each) == "matches_in_time"
+    )
+    check()
 
 
 def test_a_check_has_its_rules_name_and_sentence() -> None:
@@ -386,7 +398,8 @@ _BREAKERS = [
     (Shares, "inspects_apart", "beside another exchange"),
     (OneHead, "takes_heads_and_trailers", "a second head"),
     (Leaks, "tells_no_secret", "a log line, or what it printed, holds a placeholder"),
-    (Copies, "tells_no_secret", "its amendment holds a placeholder"),
+    (Copies, "tells_no_secret", "its amendment holds a placeholder, as it is"),
+    *HIDDEN_BREAKERS,
 ]
 
 
@@ -404,6 +417,56 @@ def test_every_rule_has_its_breaker() -> None:
     """None of them holds for everybody; what the gateway itself keeps (`sees_no_secret`) is tested with it."""
     names = {str(check) for check in conformance(DnsPlugin)}
     assert names - {rule for _, rule, _ in _BREAKERS} == {"sees_no_secret"}
+
+
+def test_an_authors_own_request_leads_to_the_pattern() -> None:
+    """What repeats only after a beginning of its own is reached from a request that has that beginning."""
+    (blind,) = (each for each in conformance(BacktracksOnTicket) if str(each) == "matches_in_time")
+    blind()
+    ticket = make_request("GET https://api.example.com/", headers={"x-ticket": "OPS-12"})
+    (check,) = (each for each in conformance(BacktracksOnTicket, requests=[ticket]) if str(each) == "matches_in_time")
+    with pytest.raises(ConformanceError, match=r"in the header x-ticket of your request, judge_request took"):
+        check()
+
+
+@pytest.mark.parametrize(("spelling", "how"), [(bytes.decode, "as it is"), (bytes.hex, "encoded")])
+def test_an_error_of_a_granted_plugin_is_told_to_others(spelling: Callable[[bytes], str], how: str) -> None:
+    """What a plugin that may see values says in an error gets to the guest and on record: it holds none."""
+
+    class Refuses(_Plugin):
+        @hookimpl
+        def open_inspector(self, response: Any) -> None:
+            if response is not None:
+                raise SeamgateError(f"odd: {[spelling(value) for _, value in response.headers]}")
+
+    (check,) = (each for each in conformance(Refuses, capabilities=["secrets"]) if str(each) == "tells_no_secret")
+    with pytest.raises(ConformanceError, match=f"holds the real value of a credential, {how}"):
+        check()
+
+
+def test_what_a_thread_does_unasked_is_its_own_time() -> None:
+    """A plugin that reads a file every now and then, whatever is asked, does no I/O for a request."""
+
+    class Polls:
+        def __init__(self, context: Any) -> None:
+            if context.options:
+                raise SeamgateError("no options")
+            self._over = threading.Event()
+            threading.Thread(target=self._poll, daemon=True).start()
+
+        def _poll(self) -> None:
+            while not self._over.wait(0.002):
+                Path("/dev/null").read_bytes()
+
+        @hookimpl
+        def judge_request(self, request: Request) -> Verdict | None:
+            return None
+
+        def __del__(self) -> None:
+            self._over.set()
+
+    (check,) = (each for each in conformance(Polls) if str(each) == "judges_without_io")
+    check()
 
 
 def test_a_granted_plugin_that_tells_what_it_saw_is_caught() -> None:
