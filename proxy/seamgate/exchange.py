@@ -98,14 +98,12 @@ class Exchange(Approach):
         upload = self._upload
         upload.done = True
         upload.trailers = trailers
-        if (
-            trailers
-            and (denial := self._pipeline.judge_trailers(self.request, trailers, self._facts.steps)) is not None
-        ):
-            self.refuse(denial)
-            return
         if self._stage == GATHERING:
             self._judge_body(BodyState.COMPLETE)
+            return
+        denial = self._pipeline.judge_trailers(self.request, trailers, self._facts.steps) if trailers else None
+        if denial is not None:
+            self.refuse(denial)
         elif self._session is not None and self._stage in (SENDING, RESPONDING):
             upload.finish(self._session, self._seam.placeholders)
 
@@ -145,7 +143,7 @@ class Exchange(Approach):
     def _still_allowed(self, headers: Headers) -> bool:
         """Judge what inspectors made of the head; False if that denied. It must mean the same as what was judged."""
         changed = msgspec.structs.replace(self.request, headers=headers)
-        verdict, before = self._pipeline.judge_request(changed, self._facts.steps), self._facts.verdict
+        verdict, before = self._judged(changed), self._facts.verdict
         if not verdict.allowed:
             self.refuse(verdict if verdict.effect is Effect.DENY else deny("", reason=Reason.UNEVALUABLE))
             return False
@@ -293,11 +291,13 @@ class Exchange(Approach):
         seam, steps = self._seam, list[Step]()
         if self._stage >= SENDING and self._session is not None:
             used = [supply.credential for supply in self._facts.supplies]
-            verdict = denial = judge_sent(seam, self.request, steps, used, self._session.address, is_bound)
+            verdict = denial = judge_sent(
+                seam, self.request, self._upload.trailers, steps, used, self._session.address, is_bound
+            )
             if verdict is None:
                 return self.look_anew()
         else:
-            verdict = seam.pipeline.judge_request(self.request, steps, late_denies=False)
+            verdict = seam.pipeline.judge_all(self.request, self._upload.trailers, steps, late_denies=False)
             denial = denial_of_unsent(self.request.body_state is _PENDING, verdict)
         self._pipeline = seam.pipeline
         self._facts.steps += steps

@@ -115,7 +115,11 @@ class Approach:
 
     def _judge(self) -> None:
         """Ask the pipeline with what is known of the request now."""
-        self._follow(self._pipeline.judge_request(self.request, self._facts.steps))
+        self._follow(self._judged(self.request))
+
+    def _judged(self, request: Request) -> Verdict:
+        """Return the pipeline's verdict on this request, with the trailers where they have come."""
+        return self._pipeline.judge_all(request, self._upload.trailers, self._facts.steps)
 
     def _follow(self, verdict: Verdict) -> None:
         """Do what the verdict on the present phase says."""
@@ -189,7 +193,7 @@ class Approach:
         before, self.request = self.request, self._pipeline.amend_request(self.request, self._facts.steps)
         if self.request is before:
             return True
-        verdict = self._pipeline.judge_request(self.request, self._facts.steps)
+        verdict = self._judged(self.request)
         if not verdict.allowed:
             self.refuse(verdict if verdict.effect is Effect.DENY else deny("", reason=Reason.UNEVALUABLE))
             return False

@@ -25,6 +25,7 @@ from seamgate.credentials.probing import Probes
 from seamgate.errors import PluginError, Reason, SeamgateError
 from seamgate.flow import (
     Amendment,
+    BodyState,
     Direction,
     Guest,
     Request,
@@ -234,11 +235,26 @@ class Pipeline:
                 return spent
         return self._judge(self._judge_request, (request,), steps, late_denies=late_denies)
 
-    def judge_trailers(self, request: Request, trailers: Headers, steps: list[Step]) -> Verdict | None:
-        """Judge what came late as if it had come with the head. None unless that denies."""
-        late = msgspec.structs.replace(request, headers=(*request.headers, *trailers))
-        verdict = self.judge_request(late, steps)
-        return verdict if verdict.effect is Effect.DENY else None
+    def judge_trailers(
+        self, request: Request, trailers: Headers, steps: list[Step], *, late_denies: bool = True
+    ) -> Verdict | None:
+        """Judge what came late as if it had come with the head. None if that is allowed: what can't be told denies.
+
+        What a rule asks of a body that was not held can't be told any more.
+        """
+        state = BodyState.OVERSIZE if request.body_state is BodyState.PENDING else request.body_state
+        late = msgspec.structs.replace(request, headers=(*request.headers, *trailers), body_state=state)
+        verdict = self.judge_request(late, steps, late_denies=late_denies)
+        if verdict.effect is Effect.DEFER:
+            return deny(verdict.message, reason=Reason.UNEVALUABLE, rule=verdict.rule)
+        return None if verdict.allowed else verdict
+
+    def judge_all(self, request: Request, trailers: Headers, steps: list[Step], *, late_denies: bool = True) -> Verdict:
+        """Judge a request whose trailers may be here: it must be allowed without them, and not denied with them."""
+        verdict = self.judge_request(request, steps, late_denies=late_denies)
+        if not (trailers and verdict.allowed):
+            return verdict
+        return self.judge_trailers(request, trailers, steps, late_denies=late_denies) or verdict
 
     def judge_response(self, request: Request, response: Response, steps: list[Step]) -> Verdict | None:
         """Judge a response head. None unless a plugin denies."""

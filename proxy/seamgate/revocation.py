@@ -17,7 +17,7 @@ import msgspec
 from seamgate.credentials.binding import Binding
 from seamgate.credentials.config import CredentialConfig
 from seamgate.errors import Reason, SeamgateError
-from seamgate.flow import BodyState, Request, Step
+from seamgate.flow import BodyState, Headers, Request, Step
 from seamgate.seam import IsBound, Seam, UnderWay
 from seamgate.upstream.addresses import compile_permit
 from seamgate.verdict import Effect, Verdict, denial_of, deny
@@ -94,13 +94,19 @@ def denial_of_unsent(request_pending: bool, verdict: Verdict) -> Verdict | None:
 
 
 def judge_sent(
-    seam: Seam, request: Request, steps: list[Step], used: Sequence[str], address: str, is_bound: IsBound
+    seam: Seam,
+    request: Request,
+    trailers: Headers,
+    steps: list[Step],
+    used: Sequence[str],
+    address: str,
+    is_bound: IsBound,
 ) -> Verdict | None:
     """Judge a request that has left by the new pipeline: return why it ends, or None. `steps` gets who said what."""
     if request.body_state is BodyState.PENDING:
         # It went by without being held, so what a rule asks of it can't be told any more.
         request = msgspec.structs.replace(request, body_state=BodyState.OVERSIZE)
-    verdict = seam.pipeline.judge_request(request, steps, late_denies=False)
+    verdict = seam.pipeline.judge_all(request, trailers, steps, late_denies=False)
     return denial_of_sent(seam, request, verdict, steps, used, address, is_bound)
 
 

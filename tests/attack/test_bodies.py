@@ -338,6 +338,32 @@ async def test_a_header_that_is_denied_is_denied_as_a_trailer_too() -> None:
         assert ends == 2 and b"x-evil: yes" not in lab.upstream.received.lower()
 
 
+async def test_a_deny_of_a_header_and_a_body_holds_for_a_trailer() -> None:
+    """What denies a header together with something in the body denies the trailer of that name: with what was read, or
+    because what streamed past was not. An allow that needs the body is not widened by it either."""
+    both = {"id": "both", "deny": {**ALLOW_ALL["allow"], "headers": {"x-admin": True}, "json": {"action": "delete"}}}
+    deny_body = {"id": "asks", "deny": {**ALLOW_ALL["allow"], "paths": ["/read"], "json": {"action": "wipe"}}}
+    body = b'{"action":"delete"}'
+    async with Lab(HttpUpstream(echo), rules=[ALLOW_ALL, both, deny_body], credential=False) as lab:
+        for path, trailer, reason in (
+            ("/read", b"x-good: yes", ""),
+            ("/read", b"x-admin: yes", "rule_denied"),
+            ("/past", b"x-good: yes", ""),
+            ("/past", b"x-admin: yes", "unevaluable"),
+        ):
+            client = await lab.tunnel()
+            head = client.request("POST", path, b"content-type: application/json\r\ntransfer-encoding: chunked")
+            await client.send(head + b"%x\r\n%s\r\n0\r\n%s\r\n\r\n" % (len(body), body, trailer))
+            assert (await client.answer()).reason == reason, (path, trailer)
+            client.close()
+        records = await lab.audited(
+            "POST /read allow allowed 200 complete", "POST /read deny rule_denied 403 denied",
+            "POST /past allow allowed 200 complete", "POST /past deny unevaluable 403 denied",
+        )  # fmt: skip
+        assert [record.rule for record in records if record.verdict == "deny"] == ["both", "both"]
+        assert b"x-admin" not in lab.upstream.received
+
+
 async def test_a_trailer_never_stands_for_the_header_of_a_credential() -> None:
     """Some servers merge trailers into the head: one by the name that is injected, in any spelling, is refused."""
     async with Lab(HttpUpstream(echo), rules=[WITH_KEY]) as lab:
