@@ -392,6 +392,30 @@ async def test_no_credential_over_http() -> None:
         await lab.refused("GET /x deny credential_over_plaintext 403 denied")
 
 
+@pytest.mark.parametrize(
+    ("bound", "method", "path", "header"),
+    [
+        ({"paths": ["/public/**"]}, "GET", "/public/a", b"x-original-url: /admin/keys"),
+        ({"paths": ["/public/**"]}, "GET", "/public/a%EF%BC%8F..%EF%BC%8F..%EF%BC%8Fadmin", b""),
+        ({"methods": ["GET", "POST"]}, "POST", "/x", b"x-http-method-override: DELETE"),
+        ({"methods": ["GET"]}, "GET", "/x?_method=DELETE", b""),
+    ],
+)
+async def test_no_credential_for_what_an_origin_reads_otherwise(
+    bound: dict[str, Any], method: str, path: str, header: bytes
+) -> None:
+    """A binding holds for the method and path that a header, a parameter or a spelling of the path asks for."""
+    async with Lab(
+        HttpUpstream(echo), rules=[{**WITH_KEY, "encoded_slash": True}], settings={"credentials": {"key": bound}}
+    ) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask(method, path, *([header] if header else []), body=b"x" if method == "POST" else None)
+        assert (answer.status, answer.reason) == (403, "credential_unbound")
+        (record,) = await lab.audited(f"{method} {path.partition('?')[0]} deny credential_unbound 403 denied")
+        assert not record.credentials
+        assert not lab.upstream.received
+
+
 async def test_no_credential_to_another_host() -> None:
     """A rule that selects it for a host that it is not bound to does not bind it there."""
     async with Lab(HttpUpstream(echo, "other.test"), rules=[WITH_KEY]) as lab:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from seamgate.credentials.config import CredentialConfig
 from seamgate.errors import ConfigError, TargetError
 from seamgate.flow import Request, Target
-from seamgate.policy.patterns import PathPattern, parse_host, parse_path
+from seamgate.policy.overrides import find_overrides
+from seamgate.policy.patterns import PathPattern, covers_as_allow, parse_host, parse_path, strict_readings
 
 _CACHED = 512
 """Answers kept per credential. Guests choose the paths, so there must be an end; then all are forgotten."""
@@ -44,7 +45,7 @@ class HostBinding:
 class Binding(HostBinding):
     """Hosts, methods and paths of one credential, ready to match."""
 
-    __slots__ = ("_by_path", "_exact_paths", "_methods", "_wild_paths")
+    __slots__ = ("_by_path", "_exact_paths", "_methods", "_paths")
 
     def __init__(self, name: str, config: CredentialConfig) -> None:
         """Compile the patterns.
@@ -58,22 +59,39 @@ class Binding(HostBinding):
         except TargetError as error:
             raise ConfigError(f"credential {name!r}: {error.message}") from None
         self._methods = _methods(name, config.methods)
-        self._exact_paths = None if config.paths is None else frozenset(each.text for each in paths if not each.wild)
-        self._wild_paths: tuple[PathPattern, ...] = tuple(each for each in paths if each.wild)
+        self._paths: tuple[PathPattern, ...] | None = None if config.paths is None else paths
+        self._exact_paths = frozenset(each.text for each in paths if not each.wild)
         self._by_path: dict[str, bool] = {}
 
     def covers(self, request: Request) -> bool:
-        """Return whether this request may carry the credential (its scheme is another matter)."""
-        if self._methods is not None and request.method not in self._methods:
+        """Return whether this request may carry the credential (its scheme is another matter).
+
+        As in an allow of policy, methods and paths that an origin may take instead of the request's own must fit, too.
+        """
+        if not self.covers_target(request.target):
             return False
-        return self._covers_path(request.path) and self.covers_target(request.target)
+        if self._methods is None and self._paths is None:
+            return True
+        try:
+            methods, paths = find_overrides(request) or ((), ())
+        except TargetError:
+            return False
+        return all(map(self._covers_method, (request.method, *methods))) and all(
+            map(self._covers_path, (request.path, *paths))
+        )
+
+    def _covers_method(self, method: str) -> bool:
+        return self._methods is None or method in self._methods
 
     def _covers_path(self, path: str) -> bool:
-        if self._exact_paths is None or path in self._exact_paths:
+        if self._paths is None or path in self._exact_paths:
             return True
         known = self._by_path.get(path)
         if known is None:
-            known = any(pattern.matches(path) for pattern in self._wild_paths)
+            readings = strict_readings(path)
+            known = any(pattern.matches(path) for pattern in self._paths) and (
+                readings is None or covers_as_allow(self._paths, path, readings)
+            )
             _remember(self._by_path, path, known)
         return known
 

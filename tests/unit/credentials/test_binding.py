@@ -50,6 +50,39 @@ def test_methods_and_paths() -> None:
     assert not bound.covers(request(path="/v1/X"))
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "query", "headers"),
+    [
+        ("POST", "/v1/x", None, ((b"x-http-method-override", b"DELETE"),)),
+        ("POST", "/v1/x", None, ((b"X_HTTP_Method".lower(), b"put"),)),
+        ("GET", "/v1/x", "_method=DELETE", ()),
+        ("GET", "/v1/x", None, ((b"x-original-url", b"/admin/keys"),)),
+        ("GET", "/v1/x", None, ((b"x-rewrite-url", b"//admin"),)),
+        ("GET", "/v1/a%EF%BC%8F..%EF%BC%8F..%EF%BC%8Fadmin", None, ()),
+        ("GET", "/v1/a%2F..%2F..%2Fadmin", None, ()),
+        ("GET", "/models/x:delete%3F:run", None, ()),
+    ],
+)
+def test_what_an_origin_may_read_instead_has_to_fit(
+    method: str, path: str, query: str | None, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    """As in an allow, methods and paths are also those that a header, a parameter or a spelling asks for."""
+    bound = binding(methods=["GET", "POST"], paths=["/v1/**", "/models/*:run"])
+    asked = msgspec.structs.replace(request(method, path=path), query=query, headers=headers)
+    assert not bound.covers(asked)
+    plain = request(method, path="/v1/x")
+    assert bound.covers(plain)
+    assert binding().covers(asked)
+
+
+def test_what_an_origin_may_read_instead_may_fit() -> None:
+    """An override within the binding is no reason, nor is a slash that is a character of a segment."""
+    bound = binding(methods=["GET", "POST", "DELETE"], paths=["/v1/**"])
+    headers = ((b"x-http-method-override", b"DELETE"), (b"x-original-url", b"/v1/other"))
+    assert bound.covers(msgspec.structs.replace(request("POST"), headers=headers))
+    assert bound.covers(request(path="/v1/projects/group%2Fname"))
+
+
 def test_the_caches_end() -> None:
     """However many hosts and paths guests make up, the answers stay right and the memory bounded."""
     bound = binding(hosts=["*.example.com"], paths=["/a/*"])
