@@ -44,6 +44,11 @@ _any_named: Final = _both[1]
 _MOST_FIELDS: Final = 1024
 
 
+def is_unseen(name: str) -> bool:
+    """Whether policy and plugins never see a header of this name (lower case): it is one of `OF_THE_GATEWAY`."""
+    return name.encode("utf-8", "surrogateescape") in OF_THE_GATEWAY
+
+
 def field_problem(headers: Headers, *, at_the_writer: bool = False) -> str:
     """Say what is wrong with a list of fields that a plugin made or changed; "" if nothing is.
 

@@ -25,6 +25,7 @@ from seamgate.credentials.unbound import find_unbound
 from seamgate.document import read_text
 from seamgate.errors import ConfigError
 from seamgate.flow import BodyState, Guest, Request
+from seamgate.headers import OF_THE_GATEWAY
 from seamgate.pipeline import Pipeline
 from seamgate.policy.conditions import Outcome, View
 from seamgate.policy.evaluation import Evaluator
@@ -323,6 +324,9 @@ def explain(
     moment = _moment(now)
     evaluator = Evaluator(read_policies(_policy_paths(files, config)))
     given = [(name.lower().encode(), value.encode()) for name, value in _pairs(headers, ":", "--header")]
+    for name, _ in given:
+        if name in OF_THE_GATEWAY:
+            raise click.UsageError(f"the header {name.decode()!r} is the gateway's own: policy never sees it")
     if body is not None and all(name != b"content-type" for name, _ in given):
         given.append((b"content-type", b"application/json"))
     case = Case(

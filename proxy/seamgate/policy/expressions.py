@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from seamgate.headers import is_unseen
 from seamgate.hints import closest
 from seamgate.policy.cel_library import cel
 from seamgate.policy.folding import fold_text
@@ -189,6 +190,8 @@ def _fields(tokens: list[tuple[str, str]], variables: list[str]) -> dict[str, Fi
     for name in request.get("headers") or ():
         if name != name.lower():
             raise ExpressionError(f"header names are lower-case here: write {name.lower()!r}")
+        if is_unseen(name):
+            raise ExpressionError(f"the header {name!r} is the gateway's own: policy never sees it")
     return fields
 
 

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from seamgate.address import AddressClass, straddles_classes
 from seamgate.document import Document, Step, parse_document
 from seamgate.errors import ConfigError, TargetError
+from seamgate.headers import is_unseen
 from seamgate.policy.conditions import Condition, JsonCondition, ValueCondition, WhenCondition
 from seamgate.policy.expressions import Expression, ExpressionError
 from seamgate.policy.model import SCHEMES, Exemption, LabelMatch, Layer, Match, Policy, PortRange, Rule
@@ -52,11 +53,6 @@ PRESETS = {
     "write": frozenset({"POST", "PUT", "PATCH", "DELETE"}),
 }
 _CLASSES = {each.value for each in AddressClass if each is not AddressClass.PUBLIC}
-# Set by the gateway itself, or about the connection: never among the headers that policy sees.
-_UNSEEN_HEADERS = frozenset(
-    "host connection keep-alive te trailer transfer-encoding upgrade proxy-authorization proxy-connection "
-    "proxy-authenticate content-length".split()
-)
 
 
 def parse_policy(text: str, source: str) -> Policy:
@@ -340,7 +336,7 @@ class _Loader:
             name = name.lower()
             if not _HEADER.match(name):
                 self.fail(f"{name!r} is not a header name", *path, key=True)
-            if name in _UNSEEN_HEADERS:
+            if is_unseen(name):
                 self.fail(f"the header {name!r} is the gateway's own: policy never sees it", *path, key=True)
         if isinstance(value, bool):
             return ValueCondition(lenient, kind, name, None, value)

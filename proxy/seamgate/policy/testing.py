@@ -22,6 +22,7 @@ from seamgate.address import parse_authority
 from seamgate.document import Document, Step, parse_document
 from seamgate.errors import Reason, TargetError
 from seamgate.flow import BodyState, Guest, Headers, Request, Target
+from seamgate.headers import is_unseen
 from seamgate.hints import did_you_mean
 from seamgate.paths import canonical_path, check_query
 from seamgate.verdict import Effect, Verdict, denial_of, deny
@@ -263,6 +264,10 @@ class _Loader:
         if spec.json is not UNSET and spec.body is not UNSET:
             raise self.document.error("a request has either json or body", *path)
         body = None if isinstance(spec.body, UnsetType) else spec.body.encode()
+        unseen = [each for each in spec.headers if is_unseen(each.lower())]
+        if unseen:
+            message = f"the header {unseen[0]!r} is the gateway's own: policy never sees it, so it changes nothing"
+            raise self.document.error(message, *path, *([key] if key else []))
         headers = [
             (each.lower().encode(), value.encode())
             for each, values in spec.headers.items()

@@ -178,6 +178,7 @@ def test_no_expiry_is_never() -> None:
         (rules("allow: {hosts: [a.test], query: {q: []}}"), "4:41", "has no value"),
         (rules("allow: {hosts: [a.test], headers: {'x y': a}}"), "4:40", "is not a header name"),
         (rules("allow: {hosts: [a.test], headers: {Host: a}}"), "4:40", "policy never sees it"),
+        (rules("deny: {hosts: [a.test], headers: {Expect: true}}"), "4:39", "policy never sees it"),
         (rules("allow: {hosts: [a.test], json: {a..b: 1}}"), "4:37", "is not a path"),
         (rules("deny: {hosts: []}"), "4:19", "hosts is empty"),
         (rules("deny: {paths: []}"), "4:19", "paths is empty"),

@@ -157,6 +157,7 @@ def test_a_judge_sees_what_the_pipeline_would_see() -> None:
         (HEAD + "cases: [{request: GET https://a.test/, reason: rule_denyed}]", "did you mean 'rule_denied'?"),
         (HEAD + "cases: [{request: GET https://a.test/, exepct: allow}]", "did you mean 'expect'?"),
         (HEAD + "cases: [{request: POST https://a.test/, json: {}, body: x}]", "either json or body"),
+        (HEAD + "cases: [{request: POST https://a.test/, headers: {Expect: 100-continue}}]", "policy never sees it"),
         (HEAD + "cases: [{request: POST https://a.test/, now: today}]", "is not a time"),
         (HEAD + "matrix: [{guests: [a]}]", "there is no guest 'a'"),
         (HEAD + "guests: {a: {}}\nmatrix: [{expect: {b: {}}}]", "the guest 'b' is not in this matrix"),
