@@ -61,7 +61,7 @@ def test_what_new_writes_installs_conforms_and_has_types(tmp_path: Path) -> None
     assert all(each["passed"] and each["plugin"] == "deny-endings" for each in found)
 
     tests = _run("pytest", "-q", "-p", "no:cacheprovider", cwd=folder, env=installed)
-    assert "20 passed" in tests.stdout
+    assert "22 passed" in tests.stdout
     types = _run("mypy", "--cache-dir", str(tmp_path / "types"), cwd=folder, env=installed)
     assert "no issues found in 2 source files" in types.stdout
 
