@@ -58,7 +58,7 @@ fuzz: $(STAMP) ## coverage-guided: FUZZ_S=60 seconds for each target, or for FUZ
 
 # The wheel as users get it: C parts and the hot path compiled. Unpacked beside the sources, not over them.
 COMPILED := build/compiled
-$(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/native/*) $(wildcard proxy/seamgate/*.py proxy/seamgate/*/*.py plugins/seamgate_plugins/*.py)
+$(COMPILED)/.built: $(STAMP) hatch_build.py $(wildcard proxy/native/* proxy/native/*/*) $(wildcard proxy/seamgate/*.py proxy/seamgate/*/*.py plugins/seamgate_plugins/*.py)
 	rm -rf $(COMPILED) build/wheel
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) build/wheel/seamgate-*.whl

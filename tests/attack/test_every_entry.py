@@ -6,20 +6,28 @@ is free, the order of rules and of lists. What may only narrow: one more deny.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import random
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from seamgate.audit.record import AuditRecord, Decision
 from seamgate.config import KvmEntry
+from seamgate.entry.netns.guest import ADDRESSES
 from support.certificates import guest_context
+from support.cli import environment
 from support.client import Client, start_tls
 from support.http2 import H2Client
 from support.lab import Lab
 from support.line import Line
+from support.microvm import own_template
+from support.netns import Inside
 from support.ring import Ringed
 from support.upstream import HttpUpstream, echo
 
@@ -69,8 +77,8 @@ CORPUS = [
 Sender = Callable[[Lab, Ask], Awaitable[None]]
 
 
-def _raw(client: Client, ask: Ask, prefix: str = "") -> bytes:
-    lines = [f"{ask.method} {prefix}{ask.path} HTTP/1.1".encode(), b"host: " + client.authority.encode()]
+def _raw(authority: str, ask: Ask, prefix: str = "") -> bytes:
+    lines = [f"{ask.method} {prefix}{ask.path} HTTP/1.1".encode(), b"host: " + authority.encode()]
     lines += [name + b": " + value for name, value in ask.headers]
     if ask.body is not None:
         lines.append(b"content-length: %d" % len(ask.body))
@@ -78,7 +86,7 @@ def _raw(client: Client, ask: Ask, prefix: str = "") -> bytes:
 
 
 async def _say(client: Client, ask: Ask, prefix: str = "", size: int = 1 << 20) -> None:
-    raw = _raw(client, ask, prefix)
+    raw = _raw(client.authority, ask, prefix)
     await client.send(*[raw[place : place + size] for place in range(0, len(raw), size)])
     await client.answer(ask.method)
     client.close()
@@ -113,9 +121,20 @@ def _connects(size: int = 1 << 20, spell: Callable[[str], str] = str) -> Sender:
 async def _h2(lab: Lab, ask: Ask) -> None:
     line, head = await lab.connect(_authority(lab, ask))
     if head.startswith(b"HTTP/1.1 200 "):
-        await _h2_over(line, lab, ask)
+        await _over(line, lab, ask, "h2")
     else:
         line.close()
+
+
+async def _over(line: Line, lab: Lab, ask: Ask, protocol: str, size: int = 1 << 20) -> None:
+    """Send over a connection to where the request is to go: `plain`, `h2` or `http/1.1` in TLS."""
+    if protocol == "plain":
+        await _say(Client(line, _authority(lab, ask)), ask, size=size)
+    elif protocol == "h2":
+        await _h2_over(line, lab, ask)
+    else:
+        inner = await start_tls(line, guest_context(lab.gateway.ca_path), ask.host)
+        await _say(Client(inner, _authority(lab, ask)), ask, size=size)
 
 
 async def _h2_over(line: Line, lab: Lab, ask: Ask) -> None:
@@ -144,28 +163,64 @@ def _socks(protocol: str, size: int = 1 << 20) -> Sender:
             line.close()
             return
         await line.exactly(8)
-        if protocol == "plain":
-            await _say(Client(line, _authority(lab, ask)), ask, size=size)
-            return
-        if protocol == "h2":
-            await _h2_over(line, lab, ask)
-        else:
-            inner = await start_tls(line, guest_context(lab.gateway.ca_path), ask.host)
-            await _say(Client(inner, _authority(lab, ask)), ask, size=size)
+        await _over(line, lab, ask, protocol, size)
 
     return send
 
 
-def _ring(*, tls: bool) -> Sender:
+def _ring(how: str) -> Sender:
     async def send(lab: Lab, ask: Ask) -> None:
         async with Ringed(lab, entry=KvmEntry(denied_names="nxdomain")) as ringed:
             code, address = await ringed.resolve(ask.host)
             if code or not address:
                 return
-            opens = ringed.tls if tls else ringed.plain
-            await _say(await opens(ask.host, lab.upstream.port), ask)
+            port = lab.upstream.port
+            if how == "own TLS, HTTP/2":
+                context = guest_context(lab.gateway.ca_path)
+                context.set_alpn_protocols(["h2"])
+                client = H2Client((await ringed.own_tls(ask.host, context, ask.host)).line, _authority(lab, ask))
+                await client.flush()
+                await _say2(client, ask)
+            elif how == "own TLS":
+                inner = await ringed.own_tls(ask.host, guest_context(lab.gateway.ca_path), ask.host)
+                await _say(Client(inner.line, _authority(lab, ask)), ask)
+            else:
+                await _say(await (ringed.plain if how == "plain" else ringed.tls)(ask.host, port), ask)
 
     return send
+
+
+def _netns(protocol: str, size: int = 1 << 20) -> Sender:
+    """To the host itself, from inside of a namespace: the kernel redirects it."""
+
+    async def send(lab: Lab, ask: Ask) -> None:
+        line = await (await _inside(lab)).connect(ask.host, lab.upstream.port)
+        if line is not None:
+            await _over(line, lab, ask, protocol, size)
+
+    return send
+
+
+async def _netns_proxy(lab: Lab, ask: Ask) -> None:
+    line = await (await _inside(lab)).connect(*ADDRESSES["proxy"])
+    assert line is not None
+    authority = _authority(lab, ask).encode()
+    await line.send(b"CONNECT %s HTTP/1.1\r\nhost: %s\r\n\r\n" % (authority, authority))
+    if (await line.head()).startswith(b"HTTP/1.1 200 "):
+        await _over(line, lab, ask, "http/1.1")
+    else:
+        line.close()
+
+
+async def _netns_base(lab: Lab, ask: Ask) -> None:
+    line = await (await _inside(lab)).connect(*ADDRESSES["base_url"])
+    assert line is not None
+    await _say(Client(line, "127.0.0.1"), ask, "/" + ask.host.partition(".")[0])
+
+
+async def _inside(lab: Lab) -> Inside:
+    assert isinstance(lab, _Lab)
+    return await lab.inside()
 
 
 # name -> (how a request is sent, whether the upstream speaks TLS)
@@ -181,8 +236,16 @@ ENTRIES: dict[str, tuple[Sender, bool]] = {
     "socks, byte by byte": (_socks("http/1.1", 1), True),
     "socks, HTTP/2": (_socks("h2"), True),
     "socks, plain": (_socks("plain"), False),
-    "ring": (_ring(tls=True), True),
-    "ring, plain": (_ring(tls=False), False),
+    "ring": (_ring("the template's TLS"), True),
+    "ring, own TLS": (_ring("own TLS"), True),
+    "ring, own TLS, HTTP/2": (_ring("own TLS, HTTP/2"), True),
+    "ring, plain": (_ring("plain"), False),
+    "netns": (_netns("http/1.1"), True),
+    "netns, byte by byte": (_netns("http/1.1", 1), True),
+    "netns, HTTP/2": (_netns("h2"), True),
+    "netns, plain": (_netns("plain"), False),
+    "netns, its proxy": (_netns_proxy, True),
+    "netns, its base URL": (_netns_base, True),
 }
 
 
@@ -198,13 +261,59 @@ class _Lab(Lab):
         super().__init__(upstream, rules=rules, checks=False)
         self.http = upstream
 
+        self._stack = contextlib.AsyncExitStack()
+        self._inside: Inside | None = None
+
+    def routes(self) -> dict[str, str]:
+        scheme = "https" if self.upstream.tls else "http"
+        return {name: f"{scheme}://{name}.test:{self.upstream.port}" for name in ("api", "other", "evil")}
+
     def settings(self) -> dict[str, Any]:
         made = super().settings()
-        scheme = "https" if self.upstream.tls else "http"
-        names = ("api", "other", "evil")
-        made["entries"]["base_url"]["routes"] = {name: f"{scheme}://{name}.test:{self.upstream.port}" for name in names}
+        made["entries"]["base_url"]["routes"] = self.routes()
         made["entries"]["socks5"] = {"listen": "127.0.0.1:0", "guest": "g"}
         return made
+
+    async def inside(self) -> Inside:
+        """A namespace of this lab, made when it is first asked for."""
+        if self._inside is None:
+            self._inside = await self._stack.enter_async_context(Inside(self, self.routes()))
+        return self._inside
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        await self._stack.aclose()
+        await super().__aexit__(kind, *rest)
+
+
+class _PoolLab(_Lab):
+    """With a pool of microVMs."""
+
+    def __init__(self, upstream: HttpUpstream, template: str) -> None:
+        super().__init__(upstream, rules=RULES)
+        self._template = template
+        (self.folder / "work").mkdir()
+
+    def settings(self) -> dict[str, Any]:
+        made = super().settings()
+        pool = {"listen": "unix:guests.sock", "template": self._template, "warm": 1, "folders": ["work"]}
+        made["entries"]["kvm"] = {"pool": pool, "denied_names": "nxdomain"}
+        return made
+
+    async def ask_all(self, *arguments: str) -> None:
+        """Hand in a program that sends all of the corpus."""
+        options = ("--pool", str(self.folder / "guests.sock"), "--guest", "g")
+        command = ("-m", "seamgate", "run", *options, "--", "python", "-c", _ASK_ALL, *arguments)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            cwd=self.folder / "work",
+            env=environment(self.folder),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert (process.returncode, len(out.split(b"\n"))) == (0, len(CORPUS) + 1), (out, err)
 
 
 def _fact(record: AuditRecord) -> tuple[Any, ...]:
@@ -264,6 +373,44 @@ async def test_every_entry_gives_the_same(entry: str) -> None:
     found = await facts(entry)
     different = [(ask, a, b) for ask, a, b in zip(CORPUS, expected, found, strict=True) if a != b]
     assert not different
+
+
+_ASK_ALL = """
+import http.client, json, socket, ssl, sys
+port, corpus = sys.argv[1:]
+context = ssl.create_default_context()
+for method, host, raw in json.loads(corpus):
+    try:
+        line = context.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host)
+    except socket.gaierror:
+        print("no such name")
+        continue
+    line.sendall(raw.encode("latin-1"))
+    answer = http.client.HTTPResponse(line, method=method)
+    answer.begin()
+    answer.read()
+    print(answer.status)
+    line.close()
+"""
+
+
+@pytest.mark.kvm
+@pytest.mark.timeout(240)
+async def test_a_guest_of_a_pool_gives_the_same(tmp_path: Path) -> None:
+    """A real microVM that a gateway keeps warm, and Python's own TLS in it: all of the corpus, in order."""
+    expected = await reference()
+    with own_template(tmp_path / "templates") as template:
+        upstream = HttpUpstream(echo, "api.test", "other.test", "evil.test", port=0)
+        async with _PoolLab(upstream, template) as lab:
+            corpus = [
+                (ask.method, ask.host, _raw(f"{ask.host}:{upstream.port}", ask).decode("latin-1")) for ask in CORPUS
+            ]
+            await lab.ask_all(str(upstream.port), json.dumps(corpus))
+            await lab.until(lambda: len(lab.records) == len(CORPUS))
+            talks = iter([(talk.method, talk.target, await talk.body()) for talk in lab.http.talks])
+            told = [(_fact(each), [next(talks)] if each.verdict is Decision.ALLOW else []) for each in lab.records]
+    different = [(ask, a, b) for ask, a, b in zip(CORPUS, expected, told, strict=True) if a != b]
+    assert not different and next(talks, None) is None
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +26,9 @@ from seamgate.ca.environment import client_environment
 from seamgate.config import NetnsEntry, parse_route
 from seamgate.entry.netns.guest import ADDRESSES, OWN_HOSTS, NetnsGuest
 from seamgate.flow import Guest, Isolation
+from seamgate.tasks import spawn
 from support.lab import Lab
+from support.line import Line
 
 GUEST = Guest("inside", {"team": "research"}, Isolation.NETNS, "team=research")
 NOBODY = 65534
@@ -65,6 +69,8 @@ class Guests:
         who: their identity.
         as_nobody: whether the launcher runs without root.
         without_c: whether its supervisor is all Python.
+        stdin: the program's standard input, one end of a pair.
+        routes: of the base-URL entry; not given: that of the first upstream, as `api`.
     """
 
     def __init__(
@@ -77,6 +83,8 @@ class Guests:
         fix: Sequence[Path] = (),
         as_nobody: bool = False,
         without_c: bool = False,
+        stdin: socket.socket | None = None,
+        routes: Mapping[str, str] | None = None,
     ) -> None:
         self.lab = lab
         self.process: asyncio.subprocess.Process | None = None
@@ -85,6 +93,7 @@ class Guests:
         self._entry = entry or NetnsEntry()
         self._hide, self._fix = hide, fix
         self._before = (_WITHOUT_C if without_c else "") + (_BECOME_NOBODY if as_nobody and os.geteuid() == 0 else "")
+        self._stdin, self._given_routes = stdin, routes
         self._done = Done(-1, "", "")
 
     def environment(self) -> dict[str, str]:
@@ -96,14 +105,11 @@ class Guests:
 
     async def run(self, *command: str, environment: Mapping[str, str] | None = None) -> Done:
         """Run a program to its end."""
-        upstream = self.lab.upstreams[0] if self.lab.upstreams else None
-        scheme = "https" if upstream is None or upstream.tls else "http"
-        routes = {"api": parse_route(f"{scheme}://{self.lab.authority()}")} if upstream is not None else {}
         guest = NetnsGuest(
             self.lab.gateway,
             self._who,
             entry=self._entry,
-            routes=routes,
+            routes={name: parse_route(url) for name, url in self._routes().items()},
             hide=self._hide,
             fix=self._fix,
             on_ready=self.started.set,
@@ -113,6 +119,11 @@ class Guests:
         self._done.code = code
         return self._done
 
+    def _routes(self) -> Mapping[str, str]:
+        if self._given_routes is not None or not self.lab.upstreams:
+            return self._given_routes or {}
+        return {"api": f"{'https' if self.lab.upstreams[0].tls else 'http'}://{self.lab.authority()}"}
+
     async def _runner(self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]) -> int:
         if self._before:
             command = (command[0], "-c", self._before + _LAUNCH, command[-1])
@@ -120,7 +131,7 @@ class Guests:
             *command,
             env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
             pass_fds=descriptors,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.DEVNULL if self._stdin is None else self._stdin.fileno(),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -128,6 +139,61 @@ class Guests:
         self._done = Done(-1, out.decode(), err.decode())
         assert self.process.returncode is not None
         return self.process.returncode
+
+
+_CONNECTOR = """
+import json, socket
+channel = socket.socket(fileno=0)
+for line in channel.makefile("rb"):
+    try:
+        made = socket.socket()
+        made.settimeout(20)
+        made.connect(tuple(json.loads(line)))
+        made.settimeout(None)
+        socket.send_fds(channel, [b"+"], [made.fileno()])
+    except OSError:
+        channel.sendall(b"-")
+    made.close()
+"""
+
+
+class Inside:
+    """Connections of a guest's, held by the test: a program in the namespace makes them, and hands them out.
+
+    async with Inside(lab) as inside:
+        line = await inside.connect("api.test", 443)
+    """
+
+    def __init__(self, lab: Lab, routes: Mapping[str, str] | None = None) -> None:
+        self._ours, theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs = theirs
+        self._guests = Guests(lab, stdin=theirs, routes=routes)
+        self._run: asyncio.Task[Done]
+
+    async def __aenter__(self) -> Inside:
+        self._run = spawn(self._guests.run("/usr/bin/python3", "-c", _CONNECTOR), name="inside")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ours.close()
+        done = await self._run
+        self._theirs.close()
+        assert (done.code, done.err) == (0, ""), done
+
+    async def connect(self, host: str, port: int) -> Line | None:
+        """Look up and connect, as any program does; None if that fails."""
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._ours, json.dumps([host, port]).encode() + b"\n")
+        readable = asyncio.Event()
+        loop.add_reader(self._ours, readable.set)
+        await readable.wait()
+        loop.remove_reader(self._ours)
+        _, descriptors, _, _ = socket.recv_fds(self._ours, 1, 1)
+        if not descriptors:
+            return None
+        _, line = await loop.create_connection(Line, sock=socket.socket(fileno=descriptors[0]))
+        return line
 
 
 async def run_guest(lab: Lab, *command: str, environment: Mapping[str, str] | None = None) -> Done:

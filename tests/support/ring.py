@@ -191,8 +191,8 @@ class Ringed:
         line.connection_made(stream)
         return stream
 
-    async def own_tls(self, server_name: str, context: ssl.SSLContext) -> Client:
-        """Open a stream and make a TLS handshake of one's own in it. Raises the error if that fails."""
+    async def own_tls(self, server_name: str, context: ssl.SSLContext, host: str = "") -> Client:
+        """Open a stream, to a host or the first upstream, and do TLS of one's own in it. Raises what fails."""
         line = Line()
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tls = TlsStream(
@@ -202,7 +202,7 @@ class Ringed:
             on_failure=over.set_exception,
             on_established=lambda: over.set_result(None),
         )
-        await self._open(tls, "", 0)
+        await self._open(tls, host, 0)
         await over
         return Client(line, self.lab.authority())
 
