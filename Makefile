@@ -68,7 +68,7 @@ compiled: $(COMPILED)/.built ## the wheel, with the hot path compiled
 
 test-compiled: compiled ## the data plane's tests again, against the wheel
 	PYTHONPATH=$(COMPILED) $(BIN)/python -c "import seamgate.exchange as it; assert it.__file__.endswith('.so'), it.__file__"
-	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="tests bench" tests/unit/protocol tests/property/test_http1.py tests/property/test_http1_h11.py tests/property/test_http2.py tests/property/test_redaction.py tests/attack/test_credential_theft.py tests/property/test_native.py tests/e2e/test_http1_messages.py tests/e2e/test_websocket.py tests/e2e/test_websocket_http2.py tests/e2e/test_clients_python.py tests/e2e/test_demo.py
+	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="tests bench" tests/unit/protocol tests/unit/test_streams.py tests/unit/test_records.py tests/property/test_http1.py tests/property/test_http1_h11.py tests/property/test_http2.py tests/property/test_redaction.py tests/attack/test_credential_theft.py tests/property/test_native.py tests/e2e/test_http1_messages.py tests/e2e/test_websocket.py tests/e2e/test_websocket_http2.py tests/e2e/test_clients_python.py tests/e2e/test_demo.py
 
 scale-connections: compiled ## a request's cost at 10 and at 10,000 connections
 	PYTHONPATH=$(COMPILED) $(BIN)/python bench/scale.py connections --check

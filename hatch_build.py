@@ -55,6 +55,7 @@ COMPILED = (
     "seamgate/protocol/http2_guard.py",
     "seamgate/protocol/http2_sending.py",
     "seamgate/protocol/whole.py",
+    "seamgate/records.py",
     "seamgate/refusing.py",
     "seamgate/seam.py",
     "seamgate/sides.py",

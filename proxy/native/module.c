@@ -1,10 +1,12 @@
-/* The module `seamgate._native`: its types come from heads.c, search.c and lines.c, its functions from the others. */
+/* The module `seamgate._native`: its types come from heads.c, search.c, lines.c and tls.c, its functions from the others. */
 #include "native.h"
 
 static int add_types(PyObject *module)
 {
-    PyType_Spec *specs[] = {&seamgate_fields_spec, &seamgate_needles_spec, &seamgate_lines_spec};
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+    PyType_Spec *specs[] = {&seamgate_fields_spec, &seamgate_needles_spec, &seamgate_lines_spec, NULL};
+    if (seamgate_find_tls())
+        specs[3] = &seamgate_records_spec;
+    for (size_t i = 0; i < sizeof specs / sizeof *specs && specs[i]; i++) {
         PyObject *type = PyType_FromModuleAndSpec(module, specs[i], NULL);
         if (!type)
             return -1;

@@ -1,7 +1,7 @@
-/* What the hot path has in C: `seamgate._native`. Pure functions over bytes: no I/O, no clock, no policy.
+/* What the hot path has in C: `seamgate._native`. Functions over bytes: no I/O, no clock, no policy. Only TLS has a state.
  *
- * Each has its twin in Python (`protocol/http1.py`, `credentials/needles.py`, `audit/line.py`, `headers.py`, `paths.py`),
- * which is the specification and runs where nobody built this; property tests hold both to the same answers.
+ * Each has its twin in Python (`protocol/http1.py`, `credentials/needles.py`, `audit/line.py`, `headers.py`, `paths.py`,
+ * `records.py`), which is the specification and runs where nobody built this; property tests hold both to the same answers.
  */
 #ifndef SEAMGATE_NATIVE_H
 #define SEAMGATE_NATIVE_H
@@ -12,6 +12,7 @@
 extern PyType_Spec seamgate_fields_spec;  /* heads.c */
 extern PyType_Spec seamgate_needles_spec; /* search.c */
 extern PyType_Spec seamgate_lines_spec;   /* lines.c */
+extern PyType_Spec seamgate_records_spec; /* tls.c; only where `seamgate_find_tls` says so */
 
 /* `amend(headers, set_headers, removed) -> headers`, `any_named(headers, names) -> bool`,
  * `plain_path(text: str) -> bool`. */
@@ -22,5 +23,8 @@ PyObject *seamgate_plain_path(PyObject *module, PyObject *text);
 /* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` can be had. */
 int seamgate_find_sha256(void);
 PyObject *seamgate_sha256_hex(PyObject *module, PyObject *data);
+
+/* Whether OpenSSL 3 is loaded by `ssl` as a library; then there are `Records`. */
+int seamgate_find_tls(void);
 
 #endif

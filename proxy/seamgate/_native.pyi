@@ -1,3 +1,4 @@
+import ssl
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,22 @@ class Lines:
     def encode(
         self, seq: int, prev: str, second: bytes, millisecond: int, schema: bytes, record: object, /
     ) -> bytes | None: ...
+
+class Records:
+    @classmethod
+    def adopt(
+        cls,
+        context: ssl.SSLContext,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool,
+        server_hostname: str | None,
+        /,
+    ) -> tuple[ssl.SSLObject, Records | None]: ...
+    def take(self) -> None: ...
+    def read(self, data: bytes, most: int, /) -> bytes | tuple[bytes, bool, bool, bytes, ssl.SSLError | None]: ...
+    def write(self, data: bytes, /) -> bytes: ...
+    def close(self) -> bytes: ...
 
 def amend(headers: Headers, set_headers: Headers, removed: tuple[bytes, ...], /) -> Headers: ...
 def any_named(headers: Headers, names: frozenset[bytes], /) -> bool: ...

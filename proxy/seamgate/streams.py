@@ -2,8 +2,9 @@
 
 `TlsStream` is a protocol towards the transport below (TCP, ring, memory) and a transport towards the protocol above
 (a guest's connection, an upstream's session), with the surface of `asyncio.Transport` that they use. Written over
-OpenSSL's memory BIOs rather than `loop.start_tls`, because the ring has no socket, the server name has to be known
-before a leaf is chosen, and a client may send its first request in the same segment as the end of the handshake.
+OpenSSL without a socket (`seamgate.records`) rather than `loop.start_tls`, because the ring has none, the server name
+has to be known before a leaf is chosen, and a client may send its first request in the same segment as the end of the
+handshake.
 
 The server side reads the ClientHello first and asks `choose` for a context; the client side is given one. Verifies
 nothing by itself: contexts do.
@@ -19,9 +20,9 @@ from typing import Any, Final, Protocol, cast
 
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, ClientHello, parse_client_hello
+from seamgate.records import Records, Wrapped
 from seamgate.turns import BUDGET
 
-_RECORD_BYTES: Final = 16384
 _ALERT_UNRECOGNIZED_NAME = b"\x15\x03\x01\x00\x02\x02\x70"
 _ALERT_HANDSHAKE_FAILURE = b"\x15\x03\x01\x00\x02\x02\x28"
 
@@ -156,10 +157,11 @@ class TlsStream:
     protocol that is, `select` is asked for it instead.
 
     A protocol that pauses reading is not told of an end before it reads on: it may be behind (`seamgate.turns`). So may
-    this stream, with records that are tiny: then what it has not decrypted waits in the BIO, and nothing is read below.
+    this stream, with records that are tiny: then what it has not decrypted waits, and nothing is read below.
 
-    State: `_paused` by the protocol above; `_behind` while records wait, `_due` while a later turn is asked for;
-    `_ended` while an end waits.
+    State: `_wrapped` within the handshake, `_records` after it; `_paused` by the protocol above; `_behind` while
+    records wait, with `_unread` what came meanwhile; `_due` while a later turn is asked for; `_ended` while an end
+    waits.
     """
 
     def __init__(
@@ -184,15 +186,14 @@ class TlsStream:
         self._on_established = on_established
         self._below: Transport | None = None
         self._hello = b""
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
+        self._wrapped: Wrapped | None = None
         self._tls: ssl.SSLObject | None = None
-        self._raw: Any = None  # what `_tls` wraps: its methods in Python are a tenth of the cost of a small record
+        self._records: Records | None = None
+        self._unread = b""
         self._established = False
         self._closing = False
         self._paused = False
         self._lost = False
-        self._partial = False  # whether OpenSSL has a part of a record
         self._behind = self._due = self._ended = False
 
     # -- as a protocol -----------------------------------------------------------------------------------------------
@@ -201,9 +202,8 @@ class TlsStream:
         """The transport below is there: a client begins its handshake."""
         self._below = transport
         if self._context is not None:
-            self._tls = self._context.wrap_bio(
-                self._incoming, self._outgoing, server_side=False, server_hostname=self._server_hostname
-            )
+            self._wrapped = Wrapped(self._context, self._server_hostname, server_side=False)
+            self._tls = self._wrapped.tls
             self._handshake()
 
     def data_received(self, data: bytes) -> None:
@@ -211,19 +211,18 @@ class TlsStream:
         if self._lost:
             return
         if self._established:
-            self._incoming.write(data)
             if self._behind:
-                return
-            # What comes is read whole: only a part of a record may be there already.
-            self._read(self._incoming.pending if self._partial else len(data))
+                self._unread += data
+            else:
+                self._read(data)
             return
-        if self._tls is not None:
-            self._incoming.write(data)
+        if self._wrapped is not None:
+            self._wrapped.incoming.write(data)
         elif not self._read_hello(data):
             return
         self._handshake()
         if self._is_established():
-            self._read(self._incoming.pending)
+            self._read_unread()
 
     def eof_received(self) -> bool:
         """The peer closed without close_notify: for TLS that is a cut, never a clean end (RFC 8446 6.1)."""
@@ -238,7 +237,7 @@ class TlsStream:
         elif not self._lost:
             while self._behind and not self._over():
                 self._behind = False
-                self._read(self._incoming.pending)
+                self._read_unread()
             if self._ended:
                 self._end()
             if not self._over():
@@ -253,7 +252,7 @@ class TlsStream:
         """
         self._lost = self._closing = True
         self._above = _NOBODY
-        self._below = self._tls = self._raw = self._context = None
+        self._below = self._tls = self._wrapped = self._records = self._context = None
         self._select = self._choose = self._on_established = None
         self._on_failure = _nothing
 
@@ -284,27 +283,31 @@ class TlsStream:
             mismatch = error.reason is Reason.TARGET_MISMATCH
             self._fail(error, _ALERT_UNRECOGNIZED_NAME if mismatch else _ALERT_HANDSHAKE_FAILURE)
             return False
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._incoming.write(self._hello)
+        self._wrapped = Wrapped(context, None, server_side=True)
+        self._tls = self._wrapped.tls
+        self._wrapped.incoming.write(self._hello)
         self._hello = b""
         return True
 
     def _handshake(self) -> None:
-        assert self._tls is not None
+        wrapped = self._wrapped
+        assert wrapped is not None
         try:
-            self._tls.do_handshake()
+            wrapped.tls.do_handshake()
         except ssl.SSLWantReadError:
-            self._send()
+            self._send(wrapped.outgoing.read())
             return
         except (ssl.SSLError, ValueError) as error:
-            self._send()
+            self._send(wrapped.outgoing.read())
             self._fail(error)
             return
         self._established = True
-        self._raw = getattr(self._tls, "_sslobj", self._tls)
-        self._send()
+        self._send(wrapped.outgoing.read())
+        self._unread = wrapped.incoming.read()
+        self._records = wrapped.take_over()
+        self._wrapped = None
         if self._select is not None:
-            self._above = self._select(self._tls.selected_alpn_protocol())
+            self._above = self._select(wrapped.tls.selected_alpn_protocol())
         self._above.connection_made(self)
         if self._on_established is not None:
             self._on_established()
@@ -327,42 +330,33 @@ class TlsStream:
         """A call, since compiled code takes what it once saw unset for unset."""
         return self._established
 
-    def _read(self, pending: int) -> None:
-        """Give up all plaintext that is here, as one piece: of `pending` bytes that OpenSSL has not read yet."""
-        tls, incoming = self._raw, self._incoming
-        pieces: list[bytes] = []
-        ended = False
-        left: int = BUDGET.records
-        try:
-            while pending:
-                # No more plaintext than ciphertext: no 16 KiB are taken for a small record, unless it came in parts.
-                most = _RECORD_BYTES if self._partial or pending > _RECORD_BYTES else pending
-                piece: bytes = tls.read(most)
-                if not piece:
-                    ended = True
-                    break
-                pieces.append(piece)
-                self._partial = False
-                # OpenSSL keeps plaintext of its own only where a read took less than a whole record.
-                pending = incoming.pending or (tls.pending() if len(piece) == most else 0)
-                left -= 1
-                if left <= 0 and incoming.pending:
-                    self._behind = True
-                    self._stop_below()
-                    self._read_soon()
-                    break
-        except ssl.SSLWantReadError:
-            self._partial = True
-        except ssl.SSLZeroReturnError:
-            ended = True
-        except ssl.SSLError as error:
-            self._deliver(pieces)
-            self._broken(error)
+    def _read_unread(self) -> None:
+        """Go on with records that wait, and with what came meanwhile."""
+        data, self._unread = self._unread, b""
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Give up all plaintext that is here, as one piece."""
+        records = self._records
+        if records is None:
             return
-        if self._outgoing.pending:
-            self._send()
-        self._deliver(pieces)
-        if ended and not self._lost:
+        most: int = BUDGET.records
+        opened = records.read(data, most)
+        if isinstance(opened, bytes):
+            if opened:
+                self._above.data_received(opened)
+            return
+        plain, ended, self._behind, answer, error = opened
+        if error is None:
+            self._send(answer)
+        if self._behind:
+            self._stop_below()
+            self._read_soon()
+        if plain and not self._lost:
+            self._above.data_received(plain)
+        if error is not None:
+            self._broken(error)
+        elif ended and not self._lost:
             self._ended = True
             if not self._paused:
                 self._end()
@@ -386,7 +380,7 @@ class TlsStream:
             return
         if self._behind:
             self._behind = False
-            self._read(self._incoming.pending)
+            self._read_unread()
         if self._ended and not self._over():
             self._end()
         if not (self._behind or self._paused):
@@ -395,10 +389,6 @@ class TlsStream:
     def _over(self) -> bool:
         """Whether nothing is told any more. A call, since compiled code takes what it once saw for what is."""
         return self._lost
-
-    def _deliver(self, pieces: list[bytes]) -> None:
-        if pieces and not self._lost:
-            self._above.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def _broken(self, error: ssl.SSLError) -> None:
         """A record that does not decrypt: nothing after it can be trusted."""
@@ -409,9 +399,9 @@ class TlsStream:
                 self._below.abort()
             above.connection_lost(error)
 
-    def _send(self) -> None:
-        if self._outgoing.pending and self._below is not None:
-            self._below.write(self._outgoing.read())
+    def _send(self, sealed: bytes) -> None:
+        if sealed and self._below is not None:
+            self._below.write(sealed)
 
     # -- as a transport ----------------------------------------------------------------------------------------------
 
@@ -419,12 +409,13 @@ class TlsStream:
         """Encrypt and queue."""
         if self._closing or not data:
             return
+        records = self._records
+        assert records is not None
         try:
-            self._raw.write(data)
+            sealed = records.write(data)
         except ssl.SSLError as error:
             self._broken(error)
             return
-        sealed = self._outgoing.read()
         if sealed and self._below is not None:
             self._below.write(sealed)
 
@@ -456,12 +447,8 @@ class TlsStream:
         if self._closing:
             return
         self._closing = True
-        if self._tls is not None and self._established:
-            try:
-                self._tls.unwrap()
-            except ssl.SSLError:
-                pass  # our close_notify is in the BIO; we don't wait for the peer's
-            self._send()
+        if self._records is not None:
+            self._send(self._records.close())
         if self._below is not None:
             self._below.close()
 

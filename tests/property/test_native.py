@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
+from itertools import cycle
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seamgate._native import Fields, Needles, amend, any_named, plain_path
@@ -36,6 +40,8 @@ from seamgate.paths import canonical_path, is_plain_in_python
 from seamgate.protocol import fields as used
 from seamgate.protocol.heads import RequestHead, ResponseHead
 from seamgate.protocol.http1 import parse_unusual_request_head, parse_unusual_response_head
+from seamgate.records import PARTS, Records, Wrapped
+from support.certificates import careless_context, server_context
 
 FIELDS = Fields(OF_THE_GATEWAY, WRITTEN_HERE, (b"accept", b"x"), used.MAX_FIELDS, RequestHead, ResponseHead)
 
@@ -342,3 +348,51 @@ def test_lines_are_hashed_alike(line: bytes) -> None:
     hashed = layout.native_sha256_hex()
     assert hashed is not None
     assert hash_line(line) == hashed(line) == sha256(line).hexdigest()
+
+
+@settings(max_examples=100)
+@given(
+    written=st.lists(st.integers(1, 60) | st.integers(16_380, 16_390) | st.integers(1, 70_000), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(1, 60) | st.integers(1, 40_000), min_size=1, max_size=5),
+    most=st.integers(1, 4) | st.just(128),
+    says_goodbye=st.booleans(),
+)
+def test_tls_is_sealed_and_opened_alike(written: list[int], cuts: list[int], most: int, says_goodbye: bool) -> None:
+    """However ciphertext is cut, and however many records a turn has, C gives and says what Python does."""
+    assert PARTS.native is not None
+    told = []
+    for native in (PARTS.native, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PARTS, "native", native)
+            sender, receiver = tls_records()
+        sealed = [sender.write(bytes((65 + place,)) * size) for place, size in enumerate(written)]
+        if says_goodbye:
+            sealed.append(sender.close())
+        told.append(([len(each) for each in sealed], list(opened(receiver, b"".join(sealed), cuts, most))))
+    assert told[0] == told[1]
+    plain = b"".join([each[0] for each in told[0][1]])
+    assert plain == b"".join([bytes((65 + place,)) * size for place, size in enumerate(written)])
+
+
+def opened(receiver: Records, sealed: bytes, cuts: list[int], most: int) -> Iterator[tuple[bytes, bool, bool]]:
+    """Plaintext, whether it ended, whether records wait: of each read, as `TlsStream` reads."""
+    sizes = cycle(cuts)
+    behind = False
+    while sealed or behind:
+        size = next(sizes)
+        data, sealed = sealed[:size], sealed[size:]
+        given = receiver.read(data, most)
+        plain, ended, behind = (given, False, False) if isinstance(given, bytes) else given[:3]
+        yield plain, ended, behind
+
+
+def tls_records() -> tuple[Records, Records]:
+    """A client's records and its server's, after the handshake."""
+    client = Wrapped(careless_context(), "api.test", server_side=False)
+    server = Wrapped(server_context("api.test"), None, server_side=True)
+    for _ in range(3):
+        for side, other in ((client, server), (server, client)):
+            with suppress(ssl.SSLWantReadError):
+                side.tls.do_handshake()
+            other.incoming.write(side.outgoing.read())
+    return client.take_over(), server.take_over()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +14,20 @@ from hypothesis import strategies as st
 
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import ClientHello
+from seamgate.records import PARTS
 from seamgate.streams import TlsStream
 from seamgate.turns import BUDGET
 from support.certificates import careless_context, server_context, upstream_ca
+
+
+@pytest.fixture(autouse=True, scope="module", params=["C", "Python"])
+def records(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every rule of streams holds with the records in C, and with their twin."""
+    assert PARTS.native is not None
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "Python":
+            patch.setattr(PARTS, "native", None)
+        yield
 
 
 class Wire:
@@ -210,6 +222,8 @@ def test_a_broken_record_ends_it() -> None:
     pair.server.data_received(bytes(record))
     assert pair.server_above.received == b""
     assert isinstance(pair.server_above.error, ssl.SSLError)
+    assert pair.server_above.error.reason == "DECRYPTION_FAILED_OR_BAD_RECORD_MAC"
+    assert pair.server_above.error.library == "SSL"
     assert pair.server_wire.aborted
     pair.server.data_received(b"more")
     assert pair.server_above.received == b""

@@ -1,0 +1,155 @@
+"""The data of a TLS connection whose handshake is done: plaintext into records, and records into plaintext.
+
+Called by `seamgate.streams`. `wrap` makes the connection with Python's `ssl`, whose context decides all that is to be
+verified, and whose handshake verifies it; `take_over` gives what seals and opens its data from then on. That is
+`seamgate._native.Records` where OpenSSL 3 is a library that `ssl` has loaded, and else `PythonRecords`, over two memory
+BIOs. Opens no connection.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from seamgate._native import Records as NativeRecords
+
+_RECORD_BYTES: Final = 16384
+
+Opened: TypeAlias = "bytes | tuple[bytes, bool, bool, bytes, ssl.SSLError | None]"
+"""All plaintext that is there. With more to say: that, whether the peer said close_notify, whether records wait, what
+is to be sent (an answer of TLS itself), and why there will be no more."""
+
+
+class Records(Protocol):
+    """What seals and opens the data of one connection."""
+
+    def read(self, data: bytes, most: int, /) -> Opened:
+        """Open what came, and what waited, of at most so many records, of which the last counts."""
+        ...
+
+    def write(self, data: bytes, /) -> bytes:
+        """Seal; return what is to be sent.
+
+        Raises:
+            ssl.SSLError: the connection broke.
+        """
+        ...
+
+    def close(self) -> bytes:
+        """Return what is to be sent last: close_notify, unless the connection broke."""
+        ...
+
+
+class PythonRecords:
+    """The specification of `seamgate._native.Records`, and what runs where there is none."""
+
+    def __init__(self, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
+        self._tls = tls
+        # What `tls` wraps: its methods in Python are a tenth of the cost of a small record.
+        self._raw: Any = getattr(tls, "_sslobj", tls)
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._partial = False  # whether OpenSSL has a part of a record
+
+    def read(self, data: bytes, most: int, /) -> Opened:
+        """Open records."""
+        raw, incoming = self._raw, self._incoming
+        incoming.write(data)
+        pieces: list[bytes] = []
+        error: ssl.SSLError | None = None
+        ended = behind = False
+        pending = incoming.pending
+        try:
+            while pending:
+                # No more plaintext than ciphertext: no 16 KiB are taken for a small record, unless it came in parts.
+                room = _RECORD_BYTES if self._partial or pending > _RECORD_BYTES else pending
+                piece: bytes = raw.read(room)
+                if not piece:
+                    ended = True
+                    break
+                pieces.append(piece)
+                self._partial = False
+                # OpenSSL keeps plaintext of its own only where a read took less than a whole record.
+                kept = raw.pending() if len(piece) == room else 0
+                pending = kept or incoming.pending
+                if not kept:
+                    most -= 1
+                    if most <= 0 and pending:
+                        behind = True
+                        break
+        except ssl.SSLWantReadError:
+            self._partial = True
+        except ssl.SSLZeroReturnError:
+            ended = True
+        except ssl.SSLError as problem:
+            error = problem
+        plain = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if ended or behind or error is not None or self._outgoing.pending:
+            return plain, ended, behind, self._outgoing.read(), error
+        return plain
+
+    def write(self, data: bytes, /) -> bytes:
+        """Seal."""
+        self._raw.write(data)
+        return self._outgoing.read()
+
+    def close(self) -> bytes:
+        """Say close_notify."""
+        try:
+            self._tls.unwrap()
+        except ssl.SSLError:
+            pass  # our close_notify is in the BIO; the peer's is not waited for
+        return self._outgoing.read()
+
+
+def _native() -> type[NativeRecords] | None:
+    try:
+        from seamgate._native import Records as native
+    except ImportError:  # the sources, where nobody ran `make build`, or a Python with another OpenSSL built in
+        return None
+    return native
+
+
+class Parts:
+    """Which records there are.
+
+    Attributes:
+        native: those in C; None for the twin. Tests choose.
+    """
+
+    __slots__ = ("native",)
+
+    def __init__(self) -> None:
+        self.native = _native()
+
+
+PARTS: Final = Parts()
+
+
+class Wrapped:
+    """A connection whose handshake is to be done over two memory BIOs.
+
+    Attributes:
+        tls: what does the handshake.
+        incoming: ciphertext for it.
+        outgoing: ciphertext from it.
+    """
+
+    def __init__(self, context: ssl.SSLContext, server_hostname: str | None, *, server_side: bool) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self._native: NativeRecords | None = None
+        if PARTS.native is not None:
+            self.tls, self._native = PARTS.native.adopt(
+                context, self.incoming, self.outgoing, server_side, server_hostname
+            )
+        else:
+            self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side, server_hostname)
+
+    def take_over(self) -> Records:
+        """After the handshake: return what goes on, for all that `incoming` and `outgoing` hold no more."""
+        if self._native is None:
+            return PythonRecords(self.tls, self.incoming, self.outgoing)
+        self._native.take()
+        return self._native
