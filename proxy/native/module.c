@@ -45,6 +45,8 @@ static PyMethodDef functions[] = {
      "amend(headers, set_headers, removed)\n\nThe fields without those removed or set, then those set."},
     {"any_named", (PyCFunction)(void (*)(void))seamgate_any_named, METH_FASTCALL,
      "any_named(headers, names) -> bool\n\nWhether the name of any field is one of these."},
+    {"plain_view", (PyCFunction)(void (*)(void))seamgate_plain_view, METH_FASTCALL,
+     "plain_view(data: bytes, letters: bytes, within: bool)\n\nThe data without its escapes; None if there are none."},
     {"plain_path", seamgate_plain_path, METH_O,
      "plain_path(text: str) -> bool\n\nWhether a path is canonical and holds no escape."},
     {0},

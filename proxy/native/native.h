@@ -1,7 +1,8 @@
 /* What the hot path has in C: `seamgate._native`. Functions over bytes: no I/O, no clock, no policy. Only TLS has a state.
  *
- * Each has its twin in Python (`protocol/http1.py`, `credentials/needles.py`, `audit/line.py`, `headers.py`, `paths.py`,
- * `records.py`), which is the specification and runs where nobody built this; property tests hold both to the same answers.
+ * Each has its twin in Python (`protocol/http1.py`, `credentials/needles.py`, `credentials/escapes.py`, `audit/line.py`,
+ * `headers.py`, `paths.py`, `records.py`), which is the specification and runs where nobody built this; property tests hold
+ * both to the same answers.
  */
 #ifndef SEAMGATE_NATIVE_H
 #define SEAMGATE_NATIVE_H
@@ -15,9 +16,10 @@ extern PyType_Spec seamgate_lines_spec;   /* lines.c */
 extern PyType_Spec seamgate_records_spec; /* tls.c; only where `seamgate_find_tls` says so */
 
 /* `amend(headers, set_headers, removed) -> headers`, `any_named(headers, names) -> bool`,
- * `plain_path(text: str) -> bool`. */
+ * `plain_path(text: str) -> bool`, `plain_view(data, letters, within)`. */
 PyObject *seamgate_amend(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *seamgate_any_named(PyObject *module, PyObject *const *args, Py_ssize_t given);
+PyObject *seamgate_plain_view(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *seamgate_plain_path(PyObject *module, PyObject *text);
 
 /* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` can be had. */

@@ -18,7 +18,7 @@ from support.http2 import claimed, tunnel
 from support.http2_upstream import H2Upstream, Talk2, echo2
 from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
 from support.ring import Ringed
-from support.upstream import HttpUpstream, RawUpstream, echo, silent
+from support.upstream import HttpUpstream, RawUpstream, Talk, echo, silent
 
 LEAK = "POST [withheld] deny secret_leaving 403 denied"
 VALUE = SECRET.encode()
@@ -28,6 +28,11 @@ SPELLINGS = {
     "base64 in lines": base64.encodebytes(bytes(50) + VALUE),
     "JSON": json.dumps({"x": "\u00e9" + SECRET}).encode(),
     "hex": VALUE.hex().encode(),
+    "some of it as JSON": VALUE[:9] + b"\\u%04x" % VALUE[9] + VALUE[10:],
+    "some of it as JSON in JSON": VALUE[:3] + b"\\\\u%04X" % VALUE[3] + VALUE[4:],
+    "some of it as a URL": b"%%%02x" % VALUE[0] + VALUE[1:20] + b"%%%02X" % VALUE[20] + VALUE[21:],
+    "some of it as HTML": VALUE[:5] + b"&#%d;&#x%x;" % tuple(VALUE[5:7]) + VALUE[7:],
+    "base64 in lines within JSON": base64.encodebytes(bytes(50) + VALUE).replace(b"\n", b"\\n"),
     "URL": "".join(f"%{byte:02X}" for byte in VALUE).encode(),
 }
 
@@ -295,3 +300,52 @@ async def test_a_pause_delays_nothing_that_is_no_secret() -> None:
         await line.seen(b"two")
         client.close()
         await lab.audited("POST /x allow guest_gone 0 aborted")
+
+
+MIXED = [name for name in SPELLINGS if name.startswith(("some of", "base64 in lines within"))]
+
+
+@pytest.mark.parametrize("spelling", MIXED)
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 1, 5])
+async def test_what_comes_back_with_some_characters_escaped_is_redacted(spelling: str, piece_bytes: int) -> None:
+    """At any split, whatever the escapes are of, and in a header."""
+    body = b'{"a": "' + SPELLINGS[spelling] + b'", "b": "\\u0073k-"}'
+
+    async def app(talk: Talk) -> None:
+        await talk.begin(200, [("x-echo", SPELLINGS["some of it as a URL"].decode())])
+        for place in range(0, len(body), piece_bytes):
+            await talk.data(body[place : place + piece_bytes])
+        await talk.finish()
+
+    async with Lab(HttpUpstream(app), rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x")
+        first, last = b'{"a": "', b'", "b": "\\u0073k-"}'
+        assert b"[redacted:key]" in answer.body and answer.header(b"x-echo") == b"[redacted:key]"
+        assert answer.body.startswith(first) and answer.body.endswith(last)
+        if spelling.startswith("some of"):
+            assert answer.body == first + b"[redacted:key]" + last
+        client.close()
+        await lab.audited("GET /x allow allowed 200 complete")
+
+
+async def test_over_two_data_lines_of_an_event_too() -> None:
+    """Who joins them has the value; the events around it, and lines that hold none, are as they were."""
+
+    async def app(talk: Talk) -> None:
+        await talk.begin(200, [("content-type", "text/event-stream")])
+        for piece in (
+            b"data: one\ndata: two\n\n",
+            b"event: x\ndata: " + VALUE[:9] + b"\n",
+            b"data:" + VALUE[9:],
+            b"\n\n",
+        ):
+            await talk.data(piece)
+        await talk.finish()
+
+    async with Lab(HttpUpstream(app), rules=[WITH_KEY]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x")
+        assert answer.body == b"data: one\ndata: two\n\nevent: x\ndata: [redacted:key]\n\n"
+        client.close()
+        await lab.audited("GET /x allow allowed 200 complete")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seamgate._native import Fields, Needles, amend, any_named, plain_path
+from seamgate._native import Fields, Needles, amend, any_named, plain_path, plain_view
 from seamgate.audit import layout
 from seamgate.audit.line import LineEncoder, decode_line, hash_line
 from seamgate.audit.record import (
@@ -31,6 +31,7 @@ from seamgate.audit.record import (
     GapCause,
     Outcome,
 )
+from seamgate.credentials.escapes import ALL_LETTERS, letters_of, plain_view_in_python
 from seamgate.credentials.needles import Needles as UsedNeedles
 from seamgate.credentials.needles import PythonNeedles
 from seamgate.errors import GuestProtocolError, PluginError, Reason, UpstreamProtocolError
@@ -396,3 +397,27 @@ def tls_records() -> tuple[Records, Records]:
                 side.tls.do_handshake()
             other.incoming.write(side.outgoing.read())
     return client.take_over(), server.take_over()
+
+
+_PIECES = (
+    rb"\u0073 \u00E \u0 \\u006b \\\\\\\\\ \x73 \x \/ \" \n \r \ %73 %7 %zz % &#115; &#x73; &#X0073; &#0000000115; &#115"
+    b" &# & &amp; data: da sk AAAAAAAAAAAAAAAAAAAA id:7 \xff \0"
+).split(b" ")
+ESCAPES = st.lists(st.sampled_from([*_PIECES, b"\n", b"\r\n", b"\r", b" ", b"data: "]), max_size=12).map(b"".join)
+
+
+@given(ESCAPES, st.sampled_from([ALL_LETTERS, letters_of(b"sk/\n"), letters_of(b'"')]), st.booleans())
+def test_escapes_are_taken_off_alike(data: bytes, letters: bytes, within: bool) -> None:
+    """C gives the same text, the same places and the same open end; and what it gives is part of what it got."""
+    found, expected = plain_view(data, letters, within), plain_view_in_python(data, letters, within)
+    assert (found is None) is (expected is None)
+    if found is None or expected is None:
+        return
+    assert (found[0], list(found[1]), list(found[2]), found[3]) == (
+        expected[0],
+        list(expected[1]),
+        list(expected[2]),
+        expected[3],
+    )
+    for character, start, end in zip(*found[:3], strict=True):
+        assert end - start > 1 or data[start] == character

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from itertools import pairwise
 
 from hypothesis import given
@@ -111,3 +112,59 @@ def test_base64_in_lines_holds_no_secret(secret: bytes, before: bytes, width: in
     assert b"[redacted:key]" in expected
     left = expected.replace(b"\r", b"").replace(b"\n", b"")
     assert not any(form in left for form in base64_forms(secret))
+
+
+# The spellings of one character: as it is, in JSON (in JSON), in a URL, in HTML.
+ONE_BY_ONE = (
+    lambda byte: bytes((byte,)),
+    lambda byte: b"\\u%04x" % byte,
+    lambda byte: b"\\\\u%04X" % byte,
+    lambda byte: b"\\x%02x" % byte,
+    lambda byte: b"%%%02X" % byte,
+    lambda byte: b"&#%d;" % byte,
+    lambda byte: b"&#x%04x;" % byte,
+)
+
+
+@given(
+    ways=st.lists(st.sampled_from(ONE_BY_ONE), min_size=17, max_size=17),
+    around=st.sampled_from([b"", b"{", b"\\ ", b"%", b"&", b"a"]),
+    cuts=CUTS,
+    lines=st.sets(st.integers(1, 16), max_size=2),
+)
+def test_a_value_whose_characters_are_spelt_each_in_its_way(
+    ways: list[Callable[[int], bytes]], around: bytes, cuts: list[int], lines: set[int]
+) -> None:
+    """Is found at any split, also over `data:` lines of one event; what stands around it is as it was."""
+    value = b"sk-Live/4f9a7c1b="
+    spelt = [way(byte) for way, byte in zip(ways, value, strict=True)]
+    broken = b"".join([b"\ndata: " * (place in lines) + part for place, part in enumerate(spelt)])
+    text = b"data: " + around + broken + b"! end\n\n"
+    for split in ([text], pieces(text, cuts), pieces(text, list(range(len(text))))):
+        one = Redactor(RedactionSet([("key", value)]))
+        given_out = b"".join([*map(one.feed, split), one.finish()])
+        assert given_out == b"data: " + around + b"[redacted:key]! end\n\n"
+
+
+@given(
+    text=st.lists(
+        st.sampled_from([rb"\u0073", rb"\u", b"%7", b"%73", b"&#115", b"&#115;", b"s", b"\\", b"\n", b"data: "])
+    ).map(b"".join),
+    cuts=CUTS,
+)
+def test_escapes_that_spell_no_value_are_as_they_were(text: bytes, cuts: list[int]) -> None:
+    """Every byte, at any split; at the end of a pause no more than an escape and a beginning are held."""
+    one = Redactor(RedactionSet([("key", b"sk-Live/4f9a7c1b=")]))
+    assert b"".join([*map(one.feed, pieces(text, cuts)), one.finish()]) == text
+
+
+@given(cuts=CUTS, filler=st.integers(0, 70), escape=st.sampled_from([rb"\n", rb"\r\n", rb"\\n"]))
+def test_base64_in_lines_of_a_json_string(cuts: list[int], filler: int, escape: bytes) -> None:
+    """As a tool prints a file of secrets, and a server puts that into JSON."""
+    value = b"sk-live-4f9a7c1be23d58a60e917b3d" * 2
+    lines = base64.encodebytes(b"x" * filler + value).strip().split(b"\n")
+    text = b'{"out": "' + escape.join(lines) + b'"}'
+    one = Redactor(RedactionSet([("key", value)]))
+    given_out = b"".join([*map(one.feed, pieces(text, cuts)), one.finish()])
+    assert b"[redacted:key]" in given_out and given_out.startswith(b'{"out": "') and given_out.endswith(b'"}')
+    assert max(map(len, given_out.split(b"[redacted:key]"))) < 110

@@ -1,9 +1,10 @@
 """Takes exact secret values out of a stream of bytes, over any split, with a bounded delay.
 
 The credentials plugin opens a `Redactor` for each response of a host that a credential is bound to. It finds each
-value in every spelling of `seamgate.credentials.encodings` and puts `[redacted:<name>]` in its place. It never parses
-and never buffers a body: it holds back at most the longest spelling minus one byte, and only while the end of what
-came so far is a true beginning of a spelling.
+value in every spelling of `seamgate.credentials.encodings`, also where some of its characters are escaped and others
+not (`seamgate.credentials.escapes`), and puts `[redacted:<name>]` in its place. It never parses and never buffers a
+body: it holds back at most the longest spelling minus one byte (with escapes, as many characters of it), and only while
+the end of what came so far is a true beginning of a spelling, or an escape that is not whole.
 
 What a pause does (`flush`). Holding on for ever could stall a peer that waits for these bytes; letting a beginning
 go tells part of the secret. So `flush` gives out at most `FLUSH_LIMIT_BYTES` held bytes, which tells no more than
@@ -23,11 +24,13 @@ passed on as the same object.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from seamgate.credentials.encodings import all_forms, mime_forms
+from seamgate.credentials.encodings import all_forms, base64_forms, mime_forms
+from seamgate.credentials.escapes import View, letters_of, plain_view
 from seamgate.credentials.needles import Needles
 from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, Hold, Probe
 from seamgate.credentials.shapes import public_beginnings
@@ -94,8 +97,8 @@ class RedactionSet:
     """The spellings to look for, prepared once for many redactors. Shows none of them in its repr."""
 
     __slots__ = (
-        "_any", "_any_in_head", "_any_in_lines", "_any_in_names", "_any_wrapped", "_ends", "_ends_wrapped", "_in_names",
-        "_names", "_needles", "_wrapped", "longest", "public",
+        "_any", "_any_in_head", "_any_in_lines", "_any_in_names", "_any_wrapped", "_ends", "_ends_wrapped", "_escaped",
+        "_in_names", "_names", "_needles", "_wrapped", "letters", "longest", "public",
     )  # fmt: skip
 
     def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
@@ -107,7 +110,9 @@ class RedactionSet:
         found: dict[bytes, str] = {}
         in_lines: dict[bytes, str] = {}
         public: set[bytes] = set()
+        letters: set[int] = set()
         for name, value in values:
+            letters.update(value, *base64_forms(value), b"\n" if mime_forms(value) else b"")
             public.update(public_beginnings(value))
             for form in all_forms(value):
                 found.setdefault(form, name)
@@ -115,6 +120,8 @@ class RedactionSet:
                 in_lines.setdefault(form, name)
         self.public = frozenset(public)
         """Beginnings that everybody knows."""
+        self.letters = letters_of(bytes(letters))
+        """Of which characters escapes are taken off (`plain_view`)."""
         # Longest first: where one spelling begins with another, the longer one is replaced.
         self._needles = tuple(sorted(found, key=lambda form: (-len(form), form)))
         self._names = tuple(b"[redacted:%s]" % found[form].encode() for form in self._needles)
@@ -130,6 +137,7 @@ class RedactionSet:
         self._any_in_lines = Needles((*[form for form in self._needles if form not in in_lines], *probes))
         self._any_in_names = Needles(self._in_names)
         self._any_in_head = Needles((*self._needles, *self._in_names))
+        self._escaped = Needles((), single=b"%\\&")
         self._any_wrapped = Needles(tuple(in_lines))
         longest_in_lines = max(map(len, in_lines), default=-3)
         self.longest = max(
@@ -163,8 +171,31 @@ class RedactionSet:
             text = plain
         return False
 
-    def hits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    def view(self, data: bytes, *, within: bool = False) -> View | None:
+        """Return the data without the escapes that may stand in a spelling; None if there are none."""
+        return plain_view(data, self.letters, within)
+
+    def hits(self, data: bytes, view: View | None = None) -> Iterator[tuple[int, int, bytes]]:
         """Yield (begin, end, replacement) of each spelling: leftmost, then longest, without overlaps.
+
+        Args:
+            data: the text.
+            view: of it, if it has one: what stands there is found too.
+        """
+        if view is None:
+            yield from self._hits(data)
+            return
+        text, starts, ends, _ = view
+        found = [*self._hits(data), *[(starts[begin], ends[end - 1], mark) for begin, end, mark in self._hits(text)]]
+        found.sort(key=_leftmost_then_longest)
+        place = 0
+        for each in found:
+            if each[0] >= place:
+                place = each[1]
+                yield each
+
+    def _hits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """As `hits`, of the text as it stands.
 
         Linear in the data: the next place of each spelling is kept, not searched again for each hit.
         """
@@ -203,6 +234,15 @@ class RedactionSet:
                 begin, end = wrapped.find(data, start)
                 if begin >= 0 and (best is None or (begin, -end) < (best[0], -best[1])):
                     best = (begin, end, wrapped.mark)
+        return best
+
+    def open_from(self, data: bytes, start: int, view: View | None) -> int:
+        """As `open_end`, of the text and its view: also where an escape begins that is not whole."""
+        best = self.open_end(data, start)
+        if view is not None:
+            text, starts, _, open_at = view
+            place = self.open_end(text, bisect_left(starts, start))
+            best = min(best, starts[place] if place < len(text) else len(data), max(open_at, start))
         return best
 
     def open_end(self, data: bytes, start: int) -> int:
@@ -252,16 +292,19 @@ class RedactionSet:
 
     def replace(self, data: bytes) -> bytes:
         """Return the whole text with every spelling replaced; the same object if there is none."""
+        view = self.view(data)
+        if not self.hit(data) and (view is None or not self.hit(view[0])):
+            return data
         out: list[bytes] = []
         place = 0
-        for begin, end, replacement in self.hits(data):
+        for begin, end, replacement in self.hits(data, view):
             out += (data[place:begin], replacement)
             place = end
         return b"".join((*out, data[place:])) if out else data
 
     def replace_headers(self, headers: Headers) -> Headers:
         """Return the headers with each value redacted; a header whose very name holds a secret is dropped."""
-        if not self._any_in_head.found_in(headers, True):
+        if not self._any_in_head.found_in(headers, True) and not self._escaped.found_in(headers, False):
             return headers
         return tuple(
             [(name, self._cleaned(value)) for name, value in headers if not self.hit(name) and not self._named(name)]
@@ -288,7 +331,7 @@ class Redactor:
         needs_whole: whether parts of the body are refused: a value would be in two of them.
     """
 
-    __slots__ = ("_fills", "_given", "_hold", "_probe", "_renew", "_set", "_tail", "needs_whole")
+    __slots__ = ("_fills", "_given", "_hold", "_probe", "_renew", "_set", "_tail", "_within", "needs_whole")
 
     def __init__(
         self,
@@ -313,6 +356,7 @@ class Redactor:
         self._probe = probe
         self._hold: Hold | None = None  # what was new to the probe of the hold that lasts
         self._tail = b""
+        self._within = False  # whether what comes next is in the middle of a line
         self._given = 0  # so many bytes at the beginning of the tail have been given out by flush
 
     def head(self, headers: Headers) -> Headers:
@@ -341,20 +385,31 @@ class Redactor:
         out = self._feed(data)
         if len(self._tail) != size:
             self._hold = None  # what was held is decided
-        if len(self._tail) > _FLUSH_LIMIT and self._tail not in self._set.public:
-            if self._hold is None:
-                self._hold = Hold()
-            probe.note(self._tail, self._hold, self._set)
+        if len(self._tail) > _FLUSH_LIMIT:
+            self._note(probe)
         return out
 
+    def _note(self, probe: Probe) -> None:
+        """Tell of what is held, as that what it stands for."""
+        view = self._set.view(self._tail, within=True)
+        told = self._tail if view is None else view[0]
+        if len(told) > _FLUSH_LIMIT and told not in self._set.public:
+            if self._hold is None:
+                self._hold = Hold()
+            probe.note(told, self._hold, self._set)
+
     def _feed(self, data: bytes) -> bytes:
-        given = self._given
+        if not data:
+            return b""
+        given, patterns, within = self._given, self._set, self._within
+        self._within = data[-1] != 0x0A and data[-1] != 0x0D
         if self._tail:
-            data = self._tail + data
-        if self._set.hit(data):
-            return self._run(data, last=False)
+            data, within = self._tail + data, True
+        view = plain_view(data, patterns.letters, within)
+        if patterns.hit(data) or (view is not None and patterns.hit(view[0])):
+            return self._run(data, view, last=False)
         # The usual case, in one pass and without a copy: nothing is found, and mostly nothing is open.
-        open_at = self._set.open_end(data, 0)
+        open_at = patterns.open_end(data, 0) if view is None else patterns.open_from(data, 0, view)
         self._tail = data[open_at:]
         self._given = max(0, given - open_at)
         if given == 0 and open_at == len(data):
@@ -383,9 +438,10 @@ class Redactor:
         """
         if self._probe is not None:
             self._probe.check()
-        return self._run(self._tail, last=True) if self._tail else b""
+        tail = self._tail
+        return self._run(tail, self._set.view(tail, within=True), last=True) if tail else b""
 
-    def _run(self, data: bytes, *, last: bool) -> bytes:
+    def _run(self, data: bytes, view: View | None, *, last: bool) -> bytes:
         """Replace what is decided; keep the open end as the tail.
 
         A hit is decided once no spelling that begins earlier, or at the same place and is longer, can still come.
@@ -393,8 +449,8 @@ class Redactor:
         out: list[bytes] = []
         place = 0
         given = self._given
-        open_at = len(data) if last else self._set.open_end(data, 0)
-        for begin, end, replacement in self._set.hits(data):
+        open_at = len(data) if last else self._set.open_from(data, 0, view)
+        for begin, end, replacement in self._set.hits(data, view):
             if begin >= open_at:
                 break
             if begin == 0 and self._probe is not None and self._hold is not None:
@@ -408,7 +464,7 @@ class Redactor:
             out += (data[start:begin] if start < begin else b"", replacement)
             place = end
             if open_at < place:
-                open_at = self._set.open_end(data, place)
+                open_at = self._set.open_from(data, place, view)
         start = max(place, given)
         if start < open_at:
             out.append(data[start:open_at])
@@ -440,10 +496,14 @@ class LeakGuard(Redactor):
         """Return what ends the body where a value stands in a coding of it, beside the content."""
         return LeakGuard(self._set, self._probe, renew=self._renew)
 
-    def _run(self, data: bytes, *, last: bool) -> bytes:
-        for _, _, replacement in self._set.hits(data):
+    def _run(self, data: bytes, view: View | None, *, last: bool) -> bytes:
+        for _, _, replacement in self._set.hits(data, view):
             raise CredentialError(leaking(name_in(replacement), "the request (body)"), reason=Reason.SECRET_LEAVING)
-        return super()._run(data, last=last)
+        return super()._run(data, view, last=last)
+
+
+def _leftmost_then_longest(hit: tuple[int, int, bytes]) -> tuple[int, int]:
+    return hit[0], -hit[1]
 
 
 def leaking(name: str, where: str) -> str:

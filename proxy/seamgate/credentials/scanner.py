@@ -15,6 +15,7 @@ import msgspec
 
 from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
 from seamgate.credentials.encodings import all_forms, base64_forms
+from seamgate.credentials.escapes import ALL_LETTERS, plain_view
 from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.needles import Needles
 from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex, decode_basic
@@ -65,7 +66,7 @@ class RequestScanner:
         return body is not None and self._body_suspicious(body)
 
     def _body_suspicious(self, body: bytes) -> bool:
-        return body.find(b"\\u00") >= 0 or body.find(b"%") >= 0 or self._body.found(body)
+        return body.find(b"%") >= 0 or self._body.found(body) or plain_view(body, ALL_LETTERS, False) is not None
 
     def findings(self, request: Request) -> Iterator[Finding]:
         """Yield what stands in the request, real values before placeholders on each surface."""
@@ -118,6 +119,9 @@ class RequestScanner:
             texts.append(_JSON_ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), body))
         if b"%" in body:
             texts.append(unquote_to_bytes(body))
+        view = plain_view(body, ALL_LETTERS, False)
+        if view is not None:
+            texts.append(view[0])
         for finding in self._in_text(Surface.BODY, texts):
             # Text about placeholders in general is no placeholder.
             if finding.name != UNKNOWN:
