@@ -19,6 +19,7 @@ import msgspec
 
 from seamgate.cli.commands import Group
 from seamgate.cli.counting import counted
+from seamgate.cli.policy_covers import coverage, coverage_lines
 from seamgate.config import load_config
 from seamgate.credentials.config import CredentialConfig
 from seamgate.credentials.unbound import find_unbound
@@ -29,8 +30,8 @@ from seamgate.headers import OF_THE_GATEWAY
 from seamgate.pipeline import Pipeline
 from seamgate.policy.conditions import Outcome, View
 from seamgate.policy.evaluation import Evaluator
-from seamgate.policy.files import check_policy, read_policies
-from seamgate.policy.lint import Finding
+from seamgate.policy.files import check_policy, public_suffixes, read_policies
+from seamgate.policy.lint import Finding, covered_suffixes
 from seamgate.policy.lint import lint as find_lint
 from seamgate.policy.model import Policy, Rule
 from seamgate.policy.schema import PolicyFile, json_schema
@@ -82,14 +83,16 @@ def policy() -> None:
 @policy.command()
 @_FILES
 @_CONFIG
+@click.option("-v", "--verbose", is_flag=True, help="Say of each pattern of hosts and paths what it covers.")
 @_JSON
-def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
+def check(files: tuple[Path, ...], config: Path | None, verbose: bool, as_json: bool) -> None:
     """Load policy files together, as a gateway would, and say all that is wrong with each.
 
-    With a configuration it warns of rules whose credential is bound to none of what they allow.
+    Warns of an allow whose host pattern covers a public suffix (`*.co.uk`, `*.github.io`), under which anybody gets a
+    name; with a configuration, of rules whose credential is bound to none of what they allow.
 
     \b
-    seamgate policy check org.yaml research.yaml
+    seamgate policy check -v org.yaml research.yaml
     seamgate policy check -c seamgate.yaml
     """
     loaded: list[Policy] = []
@@ -103,14 +106,17 @@ def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
             Evaluator(loaded)
         except ConfigError as error:
             errors.append(error)
-    found_unbound = list(find_unbound(loaded, _credentials(files, config)))
+    warnings = [*covered_suffixes(loaded, public_suffixes), *find_unbound(loaded, _credentials(files, config))]
     if as_json:
-        told = {"errors": [*map(_place, errors)], "findings": [*map(msgspec.structs.asdict, found_unbound)]}
-        click.echo(json.dumps({"policies": [_summary(each) for each in loaded], **told}))
+        told = {"errors": [*map(_place, errors)], "findings": [*map(msgspec.structs.asdict, warnings)]}
+        covers = {"covers": [each for policy in loaded for each in coverage(policy)]} if verbose else {}
+        click.echo(json.dumps({"policies": [_summary(each) for each in loaded], **told, **covers}))
     else:
         for each in loaded:
             click.echo(f"{click.style('ok', fg='green')}  {each.source}  {_describe(each)}")
-        for finding in found_unbound:
+            if verbose:
+                click.echo("".join(f"{line}\n" for line in coverage_lines(each)), nl=False)
+        for finding in warnings:
             click.echo(finding_line(finding), err=True)
         for problem in errors:
             click.echo(f"{click.style('error', fg='red', bold=True)}  {problem}", err=True)
@@ -496,7 +502,10 @@ def lint(files: tuple[Path, ...], config: Path | None, strict: bool, as_json: bo
     """
     policies = read_policies(_policy_paths(files, config))
     Evaluator(policies)
-    findings = [*find_lint(policies, time.time()), *find_unbound(policies, _credentials(files, config))]
+    findings = [
+        *find_lint(policies, time.time(), public_suffixes),
+        *find_unbound(policies, _credentials(files, config)),
+    ]
     if as_json:
         click.echo(json.dumps([msgspec.structs.asdict(each) for each in findings]))
     else:

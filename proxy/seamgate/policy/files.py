@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seamgate.collector import without_collector
 from seamgate.document import read_text
 from seamgate.errors import ConfigError
 from seamgate.policy.loader import find_problems, parse_policy
 from seamgate.policy.model import Policy
+
+if TYPE_CHECKING:
+    from seamgate.policy.suffixes import PublicSuffixes
 
 _YAML = frozenset({".yaml", ".yml"})
 _SAYS_POLICY = re.compile(r"^seamgate[ \t]*:", re.MULTILINE)
@@ -65,3 +71,12 @@ def policies_in(folder: Path) -> list[Path]:
     """
     names = sorted(path for path in folder.iterdir() if path.suffix in _YAML and path.is_file())
     return [path for path in names if _SAYS_POLICY.search(read_text(path))]
+
+
+@cache
+def public_suffixes() -> PublicSuffixes:
+    """Read the Public Suffix List that came with its package. Takes a fifth of a second, so only once it is needed."""
+    from seamgate.policy.suffixes import PublicSuffixes
+
+    found = resources.files("publicsuffixlist").joinpath("public_suffix_list.dat")
+    return PublicSuffixes(found.read_text(encoding="utf-8"))

@@ -6,24 +6,23 @@ Findings are sentences with a place and a stable code; errors are not found here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from seamgate.policy.model import SCHEMES, Match, Policy, Rule
-from seamgate.policy.patterns import DEEP, HostPattern, PathPattern, denies_path
+from seamgate.policy.patterns import DEEP, HostPattern, PathPattern, denies_path, literal_tail
 
+if TYPE_CHECKING:
+    from seamgate.policy.suffixes import PublicSuffixes
+
+GetSuffixes: TypeAlias = "Callable[[], PublicSuffixes]"
+"""Gives the public suffixes, which take a while to read."""
 SOON_S = 30 * 86400.0
 MAX_PAIRS = 1_000_000
 MOST_TCP_PORTS = 16
 """Of one rule that lets streams pass unread: more is hardly a list of what is used."""
-# Suffixes under which anybody can get a name: a wildcard over them allows sending to anybody.
-SHARED_HOSTING = (
-    "amazonaws.com appspot.com azurewebsites.net blob.core.windows.net blogspot.com cloudfront.net deno.dev "
-    "firebaseapp.com fly.dev github.io githubusercontent.com gitlab.io herokuapp.com netlify.app ngrok.io "
-    "ngrok-free.app onrender.com pages.dev r2.dev run.app s3.amazonaws.com surge.sh trycloudflare.com vercel.app "
-    "web.app workers.dev"
-).split()
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -45,12 +44,18 @@ class Finding(msgspec.Struct, frozen=True):
     rule: str = ""
 
 
-def lint(policies: Iterable[Policy], now: float) -> list[Finding]:
-    """Return what was found, by file and line."""
+def lint(policies: Iterable[Policy], now: float, suffixes: GetSuffixes) -> list[Finding]:
+    """Return what was found, by file and line.
+
+    Args:
+        policies: that are in force together.
+        now: Unix seconds.
+        suffixes: gives the public suffixes; called only if a pattern has to be held against them.
+    """
     policies = tuple(policies)
     rules = [rule for policy in policies for rule in policy.rules]
     findings = [finding for policy in policies for finding in _policy_findings(policy)]
-    findings += [finding for rule in rules for finding in _rule_findings(rule, now)]
+    findings += [finding for rule in rules for finding in _rule_findings(rule, now, suffixes)]
     findings += [*_repeated(rules), *_shadowed(rules, now)]
     return sorted(findings, key=lambda each: (each.source, each.line, each.code))
 
@@ -67,7 +72,7 @@ def _finding(rule: Rule, code: str, message: str, severity: str = "warning") -> 
     return Finding(code, severity, message, rule.source, rule.line, rule.id)
 
 
-def _rule_findings(rule: Rule, now: float) -> Iterator[Finding]:
+def _rule_findings(rule: Rule, now: float, suffixes: GetSuffixes) -> Iterator[Finding]:
     if rule.expires_at <= now:
         ends = "it allows nothing any more" if rule.allows else "its ban is lifted"
         yield _finding(rule, "expired", f"expired: {ends}; renew or remove it")
@@ -77,17 +82,17 @@ def _rule_findings(rule: Rule, now: float) -> Iterator[Finding]:
     if not rule.reason:
         yield _finding(rule, "no-reason", "has no reason: the next reader will wonder", "note")
     if rule.allows:
-        yield from _allow_findings(rule)
+        yield from _allow_findings(rule, suffixes)
 
 
-def _allow_findings(rule: Rule) -> Iterator[Finding]:
+def _allow_findings(rule: Rule, suffixes: GetSuffixes) -> Iterator[Finding]:
     match = rule.match
     for key in ("hosts", "methods", "paths", "schemes", "ports"):
         value = getattr(match, key)
         if value is not None and not value:
             yield _finding(rule, "empty-list", f"{key} is empty, so the rule allows nothing")
     for host in match.hosts or ():
-        yield from _host_findings(rule, host)
+        yield from _host_findings(rule, host, suffixes)
     if "http" in match.schemes and rule.credentials:
         yield _finding(rule, "credential-over-http", "puts a credential in over plain http: drop http from schemes")
     if rule.credentials and match.methods is None:
@@ -110,7 +115,7 @@ def _tcp_findings(rule: Rule) -> Iterator[Finding]:
         yield _finding(rule, "tcp-web", "lets a port of the web pass unread: nothing of its requests is judged", "note")
 
 
-def _host_findings(rule: Rule, host: HostPattern) -> Iterator[Finding]:
+def _host_findings(rule: Rule, host: HostPattern, suffixes: GetSuffixes) -> Iterator[Finding]:
     if not host.wild:
         return
     if host.text == "*":
@@ -120,11 +125,26 @@ def _host_findings(rule: Rule, host: HostPattern) -> Iterator[Finding]:
     elif host.labels[1:].count("*") == len(host.labels) - 1:
         yield _finding(rule, "top-level", f"the host {host.text} covers a whole top-level domain")
     else:
-        literal = ".".join(reversed([label for label in host.labels if label != "*"]))
-        if any(literal == suffix or suffix.endswith(f".{literal}") for suffix in SHARED_HOSTING):
-            yield _finding(rule, "shared-hosting", f"anybody can get a name under {host.text}: name the hosts")
+        yield from _suffix_findings(rule, host, suffixes)
     if rule.credentials:
         yield _finding(rule, "credential-wildcard", f"puts a credential in on {host.text}: name the hosts")
+
+
+def covered_suffixes(policies: Iterable[Policy], suffixes: GetSuffixes) -> list[Finding]:
+    """Return the findings about public suffixes alone, by file and line: what `policy check` warns of."""
+    rules = [rule for policy in policies for rule in policy.rules if rule.allows]
+    found = [
+        each for rule in rules for host in rule.match.hosts or () for each in _suffix_findings(rule, host, suffixes)
+    ]
+    return sorted(found, key=lambda each: (each.source, each.line, each.code))
+
+
+def _suffix_findings(rule: Rule, host: HostPattern, suffixes: GetSuffixes) -> Iterator[Finding]:
+    if host.wild and literal_tail(host):
+        suffix = suffixes().covered_by(host)
+        if suffix:
+            message = f"the host {host.text} covers names that anybody can get under {suffix}: name the hosts"
+            yield _finding(rule, "public-suffix", message)
 
 
 def _repeated(rules: list[Rule]) -> Iterator[Finding]:

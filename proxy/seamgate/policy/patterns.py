@@ -97,6 +97,16 @@ def parse_host(text: str) -> HostPattern:
     return HostPattern(canonical, tuple(reversed(labels)), deep=deep, wild=True)
 
 
+def literal_tail(host: HostPattern) -> str:
+    """Return the end of a host pattern that has no wildcard: "example.com" of "*.example.com", "" of "**"."""
+    labels: list[str] = []
+    for label in host.labels:
+        if label == "*":
+            break
+        labels.append(label)
+    return ".".join(reversed(labels))
+
+
 class Glob(msgspec.Struct, frozen=True, gc=False):
     """Text with `*` for any run of characters, kept as the literal pieces between the stars.
 

@@ -25,8 +25,8 @@ LONGEST: Final = 8192
 def next_length(times: int, *, grows: bool) -> int:
     """Return how often to repeat after so often.
 
-    Half as many more while that costs less than 2 ms, some 40,000 steps of a pattern: where each character doubles them,
-    or whatever it does, the next text costs less than half a second. Then a sixteenth.
+    Half as many more while that costs less than 2 ms, some 40,000 steps of a pattern: where each character doubles
+    them, or whatever it does, the next text costs less than half a second. Then a sixteenth.
     """
     return times + max(1, times // 16 if grows else times // 2)
 

@@ -69,6 +69,38 @@ def test_check_says_what_each_file_is() -> None:
     assert as_json("check", "research.yaml")["policies"][0]["denies"] == 1
 
 
+def test_check_says_what_patterns_cover() -> None:
+    """With -v, each pattern of each rule in words; with --json the same as data."""
+    assert run("check", "-v", "research.yaml").output.splitlines() == [
+        "ok  research.yaml  layer team, 1 allow, 1 deny",
+        "    messages  allow",
+        "      hosts  api.llm.test  this name, and none below it",
+        "      paths  /v1/messages  this path alone",
+        "    no-admin  deny",
+        "      hosts  **.llm.test   every name below llm.test, not llm.test itself",
+        "      paths  /v1/admin/**  every path below /v1/admin/, not /v1/admin itself",
+    ]
+    assert as_json("check", "-v", "research.yaml")["covers"][2] == {
+        "file": "research.yaml", "rule": "no-admin", "effect": "deny", "key": "hosts", "pattern": "**.llm.test",
+        "covers": "every name below llm.test, not llm.test itself",
+    }  # fmt: skip
+    assert "covers" not in as_json("check", "research.yaml")
+
+
+def test_check_warns_of_public_suffixes(folder: Path) -> None:
+    """With file, line and rule, on standard error; it is legal, so exit 0."""
+    (folder / "wide.yaml").write_text(
+        "seamgate: 1\nrules:\n  - {id: pages, allow: {hosts: ['*.github.io']}}\n"
+        "  - {id: none-there, deny: {hosts: ['**.co.uk']}}\n"
+    )
+    told = run("check", "wide.yaml").stderr
+    assert told == (
+        "wide.yaml:3: warning: pages: the host *.github.io covers names that anybody can get under github.io:"
+        " name the hosts [public-suffix]\n"
+    )
+    assert [each["code"] for each in as_json("check", "wide.yaml")["findings"]] == ["public-suffix"]
+
+
 def test_check_tells_every_file_that_is_wrong(folder: Path) -> None:
     """All errors with their places, on standard error; exit 2."""
     for name in ("one", "two"):

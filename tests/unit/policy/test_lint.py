@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
 import pytest
 
-from seamgate.policy.lint import lint
+from seamgate.credentials import unbound
+from seamgate.policy import lint as lint_module
+from seamgate.policy.files import public_suffixes
+from seamgate.policy.lint import covered_suffixes, lint
 from unit.policy.ask import NOW, load
 
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 GOOD = """
     - id: good
       allow: {hosts: [api.llm.test], methods: [POST], paths: [/v1/messages]}
@@ -18,7 +26,7 @@ GOOD = """
 
 def codes(rules: str, **details: str) -> set[str]:
     """Return the codes of findings on rules, but those on every test file."""
-    return {each.code for each in lint([load(rules, **details)], NOW)} - {"no-owner", "no-reason"}
+    return {each.code for each in lint([load(rules, **details)], NOW, public_suffixes)} - {"no-owner", "no-reason"}
 
 
 def test_a_good_policy_has_no_finding() -> None:
@@ -39,8 +47,7 @@ def test_a_good_policy_has_no_finding() -> None:
         ("- id: a\n  allow: {hosts: ['*.*']}", "any-host"),
         ("- id: a\n  allow: {hosts: ['**.com']}", "top-level"),
         ("- id: a\n  allow: {hosts: ['*.*.com']}", "top-level"),
-        ("- id: a\n  allow: {hosts: ['*.github.io']}", "shared-hosting"),
-        ("- id: a\n  allow: {hosts: ['**.amazonaws.com']}", "shared-hosting"),
+        ("- id: a\n  allow: {hosts: ['*.github.io']}", "public-suffix"),
         ("- id: a\n  allow: {hosts: ['*.a.test'], methods: [GET]}\n  credential: x", "credential-wildcard"),
         (
             "- id: a\n  allow: {hosts: [a.test], schemes: [http], methods: [GET]}\n  credential: x",
@@ -86,7 +93,7 @@ def test_a_ban_on_a_part_is_no_shadow(ban: str) -> None:
 
 def test_findings_have_places_and_an_order() -> None:
     """By file and line, with the rule's id."""
-    found = lint([load("- id: a\n  allow: {hosts: ['**']}\n- id: b\n  allow: {hosts: ['*']}")], NOW)
+    found = lint([load("- id: a\n  allow: {hosts: ['**']}\n- id: b\n  allow: {hosts: ['*']}")], NOW, public_suffixes)
     warnings = [(each.source, each.line, each.rule, each.code) for each in found if each.severity == "warning"]
     assert warnings == [("p.yaml", 5, "a", "any-host"), ("p.yaml", 7, "b", "single-label")]
 
@@ -95,3 +102,50 @@ def test_a_rule_for_upgrades_repeats_no_rule_without() -> None:
     """One lets requests become WebSockets, the other does not."""
     rules = "- id: a\n  allow: {hosts: [a.test]}\n- id: b\n  allow: {hosts: [a.test]}\n  upgrade: websocket"
     assert codes(rules) == set()
+
+
+@pytest.mark.parametrize(
+    ("host", "suffix"),
+    [
+        ("*.co.uk", "co.uk"),
+        ("**.co.uk", "co.uk"),
+        ("*.github.io", "github.io"),
+        ("*.*.github.io", "github.io"),
+        ("*.s3.amazonaws.com", "s3.amazonaws.com"),
+        ("**.amazonaws.com", "amazonaws.com"),
+        ("*.amazonaws.com", "amazonaws.com"),
+        ("**.core.windows.net", "blob.core.windows.net"),
+        ("cdn.*.vercel.app", "vercel.app"),
+        ("*.city.kawasaki.jp", ""),
+        ("*.other.kawasaki.jp", "other.kawasaki.jp"),
+        ("*.xn--90a3ac", "xn--90a3ac"),
+        ("*.example.co.uk", ""),
+        ("**.me.github.io", ""),
+        ("*.core.windows.net", ""),
+        ("**.example.com", ""),
+        ("me.github.io", ""),
+        ("**", ""),
+        ("*.internal", ""),
+    ],
+)
+def test_a_pattern_over_a_public_suffix_is_found(host: str, suffix: str) -> None:
+    """Where the label that a wildcard stands for is one that anybody can get; by the list, its exceptions included."""
+    found = [
+        each.message for each in covered_suffixes([load(f"- id: a\n  allow: {{hosts: ['{host}']}}")], public_suffixes)
+    ]
+    assert found == (
+        [f"the host {host} covers names that anybody can get under {suffix}: name the hosts"] if suffix else []
+    )
+
+
+def test_a_ban_on_a_public_suffix_is_no_finding() -> None:
+    """What denies names of anybody is what one wants."""
+    assert covered_suffixes([load("- id: a\n  deny: {hosts: ['**.co.uk']}")], public_suffixes) == []
+
+
+def test_the_codes_are_documented() -> None:
+    """docs/policy.md lists each code that lint can find, and no other."""
+    source = "".join(Path(inspect.getsourcefile(module) or "").read_text() for module in (lint_module, unbound))
+    codes = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source)) | {"expired", "metadata", "repeated", "shadowed"}
+    told = re.findall(r"^\| `([a-z-]+)` \| (?:warning|note) \|", (DOCS / "policy.md").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(codes - {"link-local"})
