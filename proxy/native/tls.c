@@ -2,7 +2,7 @@
  *
  * Python's `ssl` makes the connection: its contexts say who is trusted, which certificate is shown and what is agreed to,
  * and its handshake verifies the peer. Only when that is done, `take` puts a BIO of ours in the place of Python's two.
- * It reads ciphertext where the caller has it and writes ciphertext where the caller wants it: two copies less each way,
+ * It reads ciphertext where the caller has it and writes ciphertext where the caller wants it: one copy less each way,
  * no clearing of buffers, one call for all records that came, and no exception to say that no more came.
  *
  * Python shows no SSL*. OpenSSL tells of each that it makes: whoever has an index for data of their own in them
