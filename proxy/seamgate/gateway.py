@@ -325,7 +325,7 @@ class Gateway:
             if self._authorities is not None:
                 self._authorities.write()
         except ConfigError as error:
-            log.error("a guest's CA certificate can't be written; the next reload tries again", problem=error.message)
+            log.error("a guest's CA can't be written or deleted; the next reload tries again", problem=error.message)
 
     def idle_because(self) -> str:
         """Return why no process of this gateway carries requests, "" if one does."""

@@ -29,6 +29,7 @@ from seamgate.ca.store import (
     is_ca_there,
     load_ca,
     permitted_names,
+    remove_ca,
     renew_ca,
     write_certificate,
 )
@@ -94,6 +95,7 @@ class Authorities:
         self._cache = LeafCache(config.ca.leaf_cache)
         self._by_guest: dict[str, CertificateAuthority] = {}
         self._unwritten: list[CaMaterial] = []
+        self._removed: list[str] = []
         self._shared = None if config.ca.each_guest else load_authority(config.ca, base=config.base)
 
     def __repr__(self) -> str:
@@ -171,17 +173,23 @@ class Authorities:
 
     def take(self, new: NewAuthorities) -> None:
         """Put what was prepared in force."""
+        self._removed = [name for name in (*self._removed, *self._by_guest) if name not in new.by_guest]
         self._by_guest = new.by_guest
         self._cache.replace(new.by_guest.values())
         in_force = {id(each.material) for each in new.by_guest.values()}
         self._unwritten = [each for each in (*self._unwritten, *new.unwritten) if id(each) in in_force]
 
     def write(self) -> None:
-        """Write the certificates of CAs whose limits changed, for those who hand them out. For a thread: it waits.
+        """Write the certificates of CAs whose limits changed, for those who hand them out; delete CAs of guests that a
+        reload took away, so that nobody has their keys. For a thread: it waits.
 
         Raises:
-            ConfigError: one can't be written: then the next call tries again, and guests go on with the one they have.
+            ConfigError: one can't be written or deleted: then the next call tries again, and guests go on with the one
+                they have.
         """
+        while self._makes and self._removed:
+            remove_ca(files_of(self._directory, self._removed[0]))
+            self._removed.pop(0)
         while self._makes and self._unwritten:
             write_certificate(self._unwritten[0])
             self._unwritten.pop(0)

@@ -152,6 +152,21 @@ async def test_a_reload_takes_guests_and_limits() -> None:
         await lab.audited("CONNECT - deny unauthenticated 407 denied")
 
 
+async def test_a_reload_deletes_the_ca_of_who_is_taken_away() -> None:
+    """Its key signs for nobody any more; one of that name that comes later has another. What others put there stays."""
+    async with Lab(HttpUpstream(echo), settings=EACH) as lab:
+        files = files_of(lab.folder / "ca", "h")
+        key = files.key.read_bytes()
+        files.make_no_roots()
+        reload(lab, settings={**EACH, "guests": {"h": None}})
+        assert not files.directory.exists() and certificate(lab, "g").exists()
+        reload(lab, settings=EACH)
+        assert files.key.read_bytes() != key
+        (files.directory / "note").write_text("mine")
+        reload(lab, settings={**EACH, "guests": {"h": None}})
+        assert [each.name for each in files.directory.iterdir()] == ["note"]
+
+
 async def test_who_is_unchanged_keeps_its_leaves() -> None:
     """A reload that changes nothing about a guest's limits makes it no new CA object, with or without leaves."""
     async with Lab(HttpUpstream(echo), settings=EACH, rules=[RESEARCH, SALES]) as lab:

@@ -13,11 +13,13 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from seamgate.audit.journal import Journal
 from seamgate.config import parse_config
 from seamgate.entry import guest_pool
 from seamgate.errors import ConfigError
+from seamgate.flow import Guest
 from seamgate_vmm import census
 from support.cli import environment, seamgate
 from support.lab import ALLOW_ALL, SECRET, Lab
@@ -46,9 +48,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class PoolLab(Lab):
     """A lab whose gateway has a pool, and programs that are handed in to it."""
 
-    def __init__(self, template: str, *upstreams: HttpUpstream, idle: Any = None, **pool: Any) -> None:
+    def __init__(
+        self, template: str, *upstreams: HttpUpstream, idle: Any = None, more: Any = None, **pool: Any
+    ) -> None:
         place = {"listen": "unix:guests.sock", "template": template, "warm": 2, "folders": ["work"], **pool}
-        settings = {"entries": {"kvm": {"pool": place, "idle": idle or {}}}}
+        settings = {"entries": {"kvm": {"pool": place, "idle": idle or {}}}, **(more or {})}
         super().__init__(*upstreams, rules=[RESEARCH], settings=settings)
         self.work = self.folder / "work"
         self.work.mkdir()
@@ -176,6 +180,46 @@ time.sleep(3600)
             events = [each["gateway"]["event"] for each in lab.guest_records()]
             assert events == ["guest_hibernate", "guest_resume", "guest_end"][0 if state == "hibernated" else 2 :]
             await lab.states_are(assigned=0, idle=0, parked=0, hibernated=0)
+
+
+_TRUST = """
+import os, signal, sys, time
+PLACES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem", "/etc/pki/tls/certs/ca-bundle.crt")
+def told(*_):
+    texts = [open(place).read() for place in PLACES]
+    assert len({*texts}) == 1 and os.path.getsize(PLACES[0]) == len(texts[0]), texts
+    assert "ca-certificates.crt" in os.listdir("/etc/ssl/certs")
+    try:
+        open(PLACES[0], "a")
+    except OSError as error:
+        print(error.strerror)
+    print(texts[0], end="", flush=True)
+told()
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGTERM, lambda *_: (told(), sys.exit(9)))
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.kvm
+async def test_each_guest_finds_the_ca_that_it_alone_trusts(template: str) -> None:
+    """With `ca: each_guest`, for TLS that is not Python's: where runtimes look, read-only, also after having been on a
+    disk."""
+    sleep = {"trim_s": 0, "park_s": 0.01, "hibernate_s": 0.02}
+    async with PoolLab(template, idle=sleep, more={"ca": {"each_guest": True}}) as lab:
+        wanted = {}
+        for guest in ("g", "h"):
+            authority = lab.gateway.authorities.of(Guest(guest))
+            wanted[guest] = "Read-only file system\n" + authority.certificate.public_bytes(Encoding.PEM).decode()
+            done = await lab.run(_TRUST, guest=guest)
+            assert done == (0, wanted[guest], "")
+        assert wanted["g"] != wanted["h"]
+        async with lab.handed_in(_TRUST, "again") as process:
+            assert process.stdout is not None
+            await lab.states_are(hibernated=1)
+            process.send_signal(signal.SIGTERM)
+            out, err = await process.communicate()
+            assert (process.returncode, out.decode(), err) == (9, wanted["g"] * 2, b"")
 
 
 @pytest.mark.kvm

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seamgate_vmm.image import Mount, View
+from seamgate_vmm.image import Mount, OwnFile, View, memory_file
 
 
 @pytest.fixture
@@ -180,6 +180,21 @@ def test_made_up_files_and_folders(tree: tuple[View, Path]) -> None:
     assert [n for n, _ in view.names(view.find("/", "/"))] == ["base", "etc", "tmp"]
     assert view.stat(view.find("/etc", "/"), follow=True).st_mode & 0o170000 == 0o040000
     assert view.stat(view.find("/etc/hosts", "/"), follow=True).st_size == 6
+
+
+def test_a_file_of_ones_own_is_in_no_other_view(tree: tuple[View, Path]) -> None:
+    """At each of its places, over what is made up for all; the folders above it are there."""
+    view, _ = tree
+    fd = memory_file("own", b"mine\n")
+    own = view.with_own(OwnFile(("/etc/hosts", "/srv/deep/own"), fd, 5))
+    for place in ("/etc/hosts", "/srv/deep/own"):
+        assert _open(own, place) == b"mine\n"
+        assert own.stat(own.find(place, "/"), follow=True).st_size == 5
+        assert _open(own, place, os.O_WRONLY) == errno.EROFS
+    assert [n for n, _ in own.names(own.find("/srv", "/"))] == ["deep"]
+    assert _open(view, "/etc/hosts") == b"hosts\n"
+    assert _open(view, "/srv/deep/own") == errno.ENOENT
+    os.close(fd)
 
 
 @settings(max_examples=300, deadline=None)

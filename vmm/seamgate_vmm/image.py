@@ -42,6 +42,15 @@ class Found:
     writable: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """A file that one guest sees and no other, at each of these places: a descriptor of its bytes, and how many."""
+
+    places: tuple[str, ...]
+    fd: int
+    size: int
+
+
 def _os_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
@@ -51,7 +60,7 @@ class View:
 
     def __init__(self, mounts: Iterable[Mount], made_up: Mapping[str, bytes]) -> None:
         self._mounts = sorted(mounts, key=lambda m: len(m.guest), reverse=True)
-        self._made_up = {path: _memory_file(path, data) for path, data in made_up.items()}
+        self._made_up = {path: memory_file(path, data) for path, data in made_up.items()}
         self._sizes = {path: len(data) for path, data in made_up.items()}
         self._directories: set[str] = set()
         self._real: set[str] = set()
@@ -73,11 +82,23 @@ class View:
 
     def with_scratch(self, scratch: Mount) -> "View":
         """Return this view with a private folder put over it."""
-        other = View.__new__(View)
+        other = self._copy()
         other._mounts = sorted((*self._mounts, scratch), key=lambda m: len(m.guest), reverse=True)
-        other._made_up, other._sizes, other._real = self._made_up, self._sizes, self._real
-        other._hidden = self._hidden
         other._directories = self._directories | {str(p) for p in PurePosixPath(scratch.guest).parents}
+        return other
+
+    def with_own(self, file: OwnFile) -> "View":
+        """Return this view with a file of one guest; the descriptor stays its caller's."""
+        other = self._copy()
+        other._made_up = {**self._made_up, **dict.fromkeys(file.places, file.fd)}
+        other._sizes = {**self._sizes, **dict.fromkeys(file.places, file.size)}
+        other._directories = self._directories | {str(p) for place in file.places for p in PurePosixPath(place).parents}
+        return other
+
+    def _copy(self) -> "View":
+        other = View.__new__(View)
+        other._mounts, other._made_up, other._sizes = self._mounts, self._made_up, self._sizes
+        other._directories, other._real, other._hidden = self._directories, self._real, self._hidden
         return other
 
     def _locate(self, path: str) -> Found:
@@ -197,7 +218,8 @@ class View:
         return sorted(entries.items())
 
 
-def _memory_file(path: str, data: bytes) -> int:
+def memory_file(path: str, data: bytes) -> int:
+    """Return a descriptor of a file in memory only, named for whoever looks. Raises: OSError."""
     fd = os.memfd_create(path, os.MFD_CLOEXEC)
     os.write(fd, data)
     return fd

@@ -30,7 +30,7 @@ from seamgate_vmm.dormant import Dormitory
 from seamgate_vmm.errors import HibernationError, KvmUnusable, TemplateError, VmmError, WorkerDied
 from seamgate_vmm.guest import UNNATURAL, Limits
 from seamgate_vmm.idle import IdlePolicy
-from seamgate_vmm.image import Mount
+from seamgate_vmm.image import Mount, OwnFile, memory_file
 from seamgate_vmm.keeper import Keeper
 from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import GuestEvent, Outcome, Reason
@@ -225,6 +225,9 @@ class Pool:
 
         server = RingServer(ring, accept, names=names, on_violation=violated)
         guest = PooledGuest(number, worker, ring, server, limits or self._limits, job.terminals, want_input, on_change)
+        if job.own_file is not None:
+            places, data = job.own_file
+            guest.own_file = OwnFile(tuple(places), memory_file("own", data), len(data))
         guest.on_signal, guest.on_end = self._sleepers.take_signal, self.census.ended
         worker.guests[number] = guest
         server.start()
@@ -238,8 +241,10 @@ class Pool:
             "terminals": list(job.terminals),
             "stdin": stdin is not None,
             "limits": asdict(guest.limits),
+            "own_file": guest.own_file_facts,
         }
-        worker.tell(message, (*ring.handles(), stdout, stderr, *(() if stdin is None else (stdin,))))
+        console = (stdout, stderr, *(() if stdin is None else (stdin,)))
+        worker.tell(message, (*ring.handles(), *console, *guest.own_file_handles))
         worker.spares = max(0, worker.spares - 1)
         return guest
 
@@ -345,9 +350,10 @@ class Pool:
                 "stdin": stdin,
                 "scratch": guest.scratch,
                 "clock_since_s": guest.clock_since_s,
+                "own_file": guest.own_file_facts,
             }
             try:
-                await guest.ask(message, (fd, *ring.handles(), *guest.console))
+                await guest.ask(message, (fd, *ring.handles(), *guest.console, *guest.own_file_handles))
             except HibernationError as error:
                 worker.guests.pop(guest.number, None)
                 self._forget(guest)

@@ -48,6 +48,7 @@ class Admission:
     on_change: OnChange
     begun: Callable[[PooledGuest], None]
     ended: Callable[[Outcome], None]
+    own_file: tuple[Sequence[str], bytes] | None = None  # see Job
 
 
 Admit = Callable[[str], Admission]
@@ -104,7 +105,7 @@ class PoolServer:
         if self._pool.guest_count + self._pool.hibernated_count >= self._most:
             raise Refused(f"all {self._most} places of the pool are taken: wait, or raise its `most`")
         admission = self._admit(name)
-        job = Job(job.argv, dict(admission.environment(job.env)), job.cwd, job.terminals)
+        job = Job(job.argv, dict(admission.environment(job.env)), job.cwd, job.terminals, admission.own_file)
         try:
             guest = await self._pool.start(
                 job,

@@ -17,6 +17,7 @@ from typing import Any
 from seamgate_vmm.channel import Channel, Closed
 from seamgate_vmm.errors import HibernationError
 from seamgate_vmm.guest import UNNATURAL, Limits
+from seamgate_vmm.image import OwnFile
 from seamgate_vmm.outcome import GuestEvent, Outcome, Reason
 from seamgate_vmm.ring import GuestRing, RingServer
 
@@ -67,6 +68,7 @@ class PooledGuest:
         self.question = 0  # its number: an answer to an earlier one is none
         self.scratch = ""  # the name of its folder, while it is hibernated
         self.console: list[int] = []  # stdout, stderr, stdin, while it is hibernated
+        self.own_file: OwnFile | None = None  # the descriptor is ours until it is over
         self._worker = worker
         self._ring: GuestRing | None = ring
         self._begun = time.monotonic()
@@ -81,6 +83,16 @@ class PooledGuest:
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self._outcome.done()
+
+    @property
+    def own_file_facts(self) -> dict[str, Any] | None:
+        """What a worker is told of its own file."""
+        return None if self.own_file is None else {"places": self.own_file.places, "size": self.own_file.size}
+
+    @property
+    def own_file_handles(self) -> tuple[int, ...]:
+        """The descriptor that goes along with that, last of all."""
+        return () if self.own_file is None else (self.own_file.fd,)
 
     @property
     def age_s(self) -> float:
@@ -179,6 +191,9 @@ class PooledGuest:
         for fd in self.console:
             os.close(fd)
         self.console = []
+        if self.own_file is not None:
+            os.close(self.own_file.fd)
+            self.own_file = None
         self.answer(f"it ended meanwhile: {outcome}", [])
         self.confirm_started()
         if not self._outcome.done():

@@ -91,6 +91,7 @@ class Job:
     env: Mapping[str, str]
     cwd: str = "/"
     terminals: Sequence[int] = ()  # which of 0, 1, 2 are terminals
+    own_file: tuple[Sequence[str], bytes] | None = None  # of this guest alone, of a pool: places in it, and the bytes
 
 
 def directory() -> Path:

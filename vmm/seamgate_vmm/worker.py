@@ -27,7 +27,7 @@ from seamgate_vmm.guest import UNNATURAL, Guest, Limits, State
 from seamgate_vmm.hibernation import capture, resume
 from seamgate_vmm.host import Host
 from seamgate_vmm.idle import IdlePolicy
-from seamgate_vmm.image import View
+from seamgate_vmm.image import OwnFile, View
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.snapshot import Loaded
 from seamgate_vmm.spares import Scratch, Spares
@@ -42,7 +42,7 @@ _MESSAGES_PER_TURN = 64
 _BREATH_S = 0.02  # so long nothing happens before machines are tidied: a start must not wait for that
 _REST_S = 10.0  # how long a guest has to stand still when asked to
 _CONSOLE_FDS = 3  # of those of a start, from here on
-_START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr; and stdin, if it has one
+_START_FDS = 5  # ring memory, doorbell, wake, stdout, stderr; and stdin, if it has one, and a file of its own
 
 
 @dataclass(slots=True)
@@ -68,6 +68,7 @@ class _Slot:
     waits_since: float = 0.0
     trimmed: int = 0  # how much was given back since: 1 pages, 2 what KVM holds
     fds: list[int] = field(default_factory=list)
+    own_file: int = -1  # the last of them
 
 
 class Worker:
@@ -433,7 +434,8 @@ class Worker:
         slot.guest.stop()
         message = {"op": "dropped", "guest": slot.number, "question": slot.question, "scratch": slot.scratch.path.name}
         spares = self._spares.count + (not slot.is_parked)  # its own machine is one of them in a moment
-        self._channel.send({**message, "spares": spares}, slot.fds[_CONSOLE_FDS:])
+        console = [fd for fd in slot.fds[_CONSOLE_FDS:] if fd != slot.own_file]
+        self._channel.send({**message, "spares": spares}, console)
         spare = self._remove(slot, keep_scratch=True)
         if spare is not None:
             self._spares.keep(spare)
@@ -461,7 +463,7 @@ class Worker:
 
     @staticmethod
     def _check_count(message: dict[str, Any], fds: list[int]) -> None:
-        expected = _START_FDS + bool(message["stdin"])
+        expected = _START_FDS + bool(message["stdin"]) + (message["own_file"] is not None)
         if len(fds) != expected:
             raise VmmError(f"{len(fds)} descriptors instead of {expected}")
 
@@ -485,7 +487,8 @@ class Worker:
         self, number: int, message: dict[str, Any], fds: list[int], scratch: Scratch, hibernated: bytes | None = None
     ) -> None:
         """Make a machine for a guest that is new, or was hibernated."""
-        memory, doorbell, wake, stdout, stderr, *stdin = fds
+        memory, doorbell, wake, stdout, stderr, *more = fds
+        own = message["own_file"]
         for fd in (stdout, stderr):
             os.set_blocking(fd, False)
         slot: _Slot
@@ -501,6 +504,8 @@ class Worker:
                 return len(data)  # nobody reads it any more: the guest is not held up
 
         view, limits, spare = scratch.view, Limits(**message["limits"]), self._spares.take()
+        if own is not None:
+            view = view.with_own(OwnFile(tuple(own["places"]), more[-1], int(own["size"])))
         host, loaded, ring = self._host, self._loaded, (memory, doorbell)
         if hibernated is None:
             job = Job(message["argv"], message["env"], message["cwd"], message["terminals"])
@@ -514,8 +519,10 @@ class Worker:
                 ring=ring, reuse=spare, flags=flags, slept_ns=slept_ns,
             )  # fmt: skip
         slot = _Slot(number, guest, wake, (stdout, stderr), scratch, fds=fds, was_warm=spare is not None)
-        if stdin:
-            slot.input = guest.input = PipeInput(stdin[0], lambda size: self._want_input(slot, size))
+        if own is not None:
+            slot.own_file = more[-1]
+        if message["stdin"]:
+            slot.input = guest.input = PipeInput(more[0], lambda size: self._want_input(slot, size))
         self._slots[number] = slot
         self._by_fd[wake] = slot
         self._poll.register(wake, select.EPOLLIN)

@@ -41,6 +41,7 @@ CLOCK_SKEW = datetime.timedelta(days=1)
 TRUST_STORE_PASSWORD = b"changeit"
 GUESTS = "guests"
 """The folder, beside the CA's files, of those that belong to one guest each."""
+_NO_ROOTS = "no-roots"
 NO_HOST = "invalid"
 """A name that never is one (RFC 6761 6.4): without any, a CA would be limited to nothing at all."""
 _EVERY_ADDRESS = (ipaddress.IPv4Network("0.0.0.0/0"), ipaddress.IPv6Network("::/0"))
@@ -56,7 +57,8 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         each_run: whether each `seamgate run` has a CA of its own, limited to the hosts that its policy could let it
             reach, where that is a closed list; it is gone when the run ends. `dir` is not used then.
         each_guest: whether each of `guests` has a CA of its own under `serve`, in `guests/NAME` of `dir`, limited in
-            the same way: no guest trusts what is signed for another one. It is made when the guest first appears.
+            the same way: no guest trusts what is signed for another one. It is made when the guest first appears, and
+            deleted when a reload takes the guest away.
     """
 
     dir: str = ""
@@ -113,7 +115,7 @@ class CaFiles(msgspec.Struct, frozen=True):
 
         It is made if need be; "" where that is not permitted.
         """
-        folder = self.directory.absolute() / "no-roots"
+        folder = self.directory.absolute() / _NO_ROOTS
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o755, exist_ok=True)
         return str(folder) if folder.is_dir() else ""
@@ -239,6 +241,24 @@ def write_certificate(material: CaMaterial) -> None:
             _write_certificate(material.files, material.certificate)
     except OSError as exc:
         raise ConfigError(f"the CA can't be written to {directory}: {exc.strerror}") from None
+
+
+def remove_ca(files: CaFiles) -> None:
+    """Delete a CA, its key first, and its folder unless something else is in it. What is not there is no error.
+
+    Raises:
+        ConfigError: a file can't be deleted.
+    """
+    try:
+        for path in (files.key, files.certificate, files.bundle, files.java_store):
+            path.unlink(missing_ok=True)
+    except NotADirectoryError:
+        return
+    except OSError as exc:
+        raise ConfigError(f"the CA in {files.directory} can't be deleted: {exc.strerror}") from None
+    for folder in (files.directory / _NO_ROOTS, files.directory):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def permitted_names(certificate: x509.Certificate) -> tuple[str, ...] | None:

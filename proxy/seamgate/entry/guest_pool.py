@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from seamgate import launch
 from seamgate.config import Config, KvmEntry, KvmPool
 from seamgate.entry.ring import RingGuest
 from seamgate.entry.roster import Roster
 from seamgate.errors import ConfigError, PrerequisiteMissing
+from seamgate.flow import Guest
 from seamgate.unix_sockets import bind_unix, inode_of, remove_unix
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ class GuestPool:
 
         idle = self._entry.idle
         mounts = [Mount(str(folder), str(folder)) for folder in self._folders]
-        if not self._gateway.config.ca.each_guest:  # one file is in all guests: a CA that is one guest's is in none
+        if not self._gateway.config.ca.each_guest:  # else each gets its own when it comes (`_own_ca`)
             mounts += [Mount(place, str(self._gateway.ca_path)) for place in launch.TRUSTED_IN_MICROVM]
         return Pool(
             template,
@@ -169,7 +171,15 @@ class GuestPool:
                 self._held.pop(held.pooled.number, None)
             ring.ended(outcome)
 
-        return Admission(ring.accept, NameTable(ring.judge_name), self._environment, ring.changed, begun, ended)
+        names, own = NameTable(ring.judge_name), self._own_ca(guest)
+        return Admission(ring.accept, names, self._environment, ring.changed, begun, ended, own)
+
+    def _own_ca(self, guest: Guest) -> tuple[Sequence[str], bytes] | None:
+        """Return where a guest that has a CA of its own finds it, and what it finds; None: it is in all of them."""
+        if not self._gateway.config.ca.each_guest:
+            return None
+        certificate = self._gateway.authorities.of(guest).certificate
+        return launch.TRUSTED_IN_MICROVM, certificate.public_bytes(Encoding.PEM)
 
     def _environment(self, environ: Mapping[str, str]) -> Mapping[str, str]:
         return launch.microvm_environment(self._gateway.config, environ)
