@@ -13,11 +13,18 @@
 #include <string.h>
 #include <structmember.h>
 
-enum { DEEPEST = 8 };
+enum {
+    DEEPEST = 8,
+    /* Free whenever a value is about to be written. Between two values there are at most a number (20 digits are copied,
+     * then four of decimals), the brackets of all depths, and a comma with a key. */
+    SLACK = 256,
+    LONGEST_KEY = 128,
+};
 static const char SHORT[] = "\b\f\n\r\t"; /* escaped by a letter of their own */
 
 typedef struct {
-    PyObject *key;     /* bytes: `"name":` */
+    char *key;         /* `,"name":` */
+    size_t key_size;
     PyObject *missing; /* the default with which the field is left out; NULL: it is always there */
     Py_ssize_t offset; /* of the PyObject * within the structure */
 } Field;
@@ -42,14 +49,14 @@ typedef struct {
     char first[4096];
 } Out;
 
-static void reserve(Out *out, size_t more)
+/* Make room for so many bytes and SLACK more. Where there is no memory, what is written goes over what was there. */
+static __attribute__((noinline, cold)) void grow(Out *out, size_t more)
 {
-    if (out->size + more <= out->room || out->failed)
-        return;
-    size_t room = (out->size + more) * 2;
-    char *bytes = out->bytes == out->first ? PyMem_Malloc(room) : PyMem_Realloc(out->bytes, room);
+    size_t room = (out->size + more + SLACK) * 2;
+    char *bytes = out->failed ? NULL : out->bytes == out->first ? PyMem_Malloc(room) : PyMem_Realloc(out->bytes, room);
     if (!bytes) {
         out->failed = true;
+        out->size = 0;
         return;
     }
     if (out->bytes == out->first)
@@ -58,24 +65,66 @@ static void reserve(Out *out, size_t more)
     out->room = room;
 }
 
+static inline void reserve(Out *out, size_t more)
+{
+    if (out->room - out->size < more + SLACK)
+        grow(out, more);
+}
+
+/* Copy few bytes without a call: two halves that may overlap. */
+static inline void copy(char *to, const char *from, size_t size)
+{
+    if (size > 32) {
+        memcpy(to, from, size);
+    } else if (size >= 16) {
+        memcpy(to, from, 16);
+        memcpy(to + size - 16, from + size - 16, 16);
+    } else if (size >= 8) {
+        memcpy(to, from, 8);
+        memcpy(to + size - 8, from + size - 8, 8);
+    } else if (size >= 4) {
+        memcpy(to, from, 4);
+        memcpy(to + size - 4, from + size - 4, 4);
+    } else {
+        for (size_t at = 0; at < size; at++)
+            to[at] = from[at];
+    }
+}
+
+/* Write what fits into the slack: a key, a number, a bracket. */
 static inline void put(Out *out, const char *bytes, size_t size)
 {
-    if (out->size + size > out->room)
-        reserve(out, size);
-    if (!out->failed) {
-        memcpy(out->bytes + out->size, bytes, size);
-        out->size += size;
-    }
+    copy(out->bytes + out->size, bytes, size);
+    out->size += size;
+}
+
+/* Write bytes of any size. */
+static void put_long(Out *out, PyObject *bytes)
+{
+    reserve(out, PyBytes_GET_SIZE(bytes));
+    if (!out->failed)
+        put(out, PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes));
 }
 
 static void put_number(Out *out, uint64_t number)
 {
-    char digits[20];
-    int at = sizeof digits;
-    do
-        digits[--at] = '0' + number % 10;
-    while (number /= 10);
-    put(out, digits + at, sizeof digits - at);
+    static const char pairs[] = "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
+                                "4748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293"
+                                "949596979899";
+    enum { MOST = 20 }; /* digits; so many are copied, whatever the last of them are */
+    char digits[2 * MOST];
+    int at = MOST;
+    memset(digits + MOST, 0, MOST);
+    while (number >= 100) {
+        memcpy(&digits[at -= 2], &pairs[number % 100 * 2], 2);
+        number /= 100;
+    }
+    if (number >= 10)
+        memcpy(&digits[at -= 2], &pairs[number * 2], 2);
+    else
+        digits[--at] = '0' + number;
+    memcpy(out->bytes + out->size, digits + at, MOST);
+    out->size += MOST - at;
 }
 
 static const bool escaped[256] = {[0 ... 31] = true, ['"'] = true, ['\\'] = true};
@@ -96,15 +145,29 @@ static inline uint64_t eight_at(const char *bytes)
     return eight;
 }
 
-/* Whether nothing in a text is escaped, eight bytes at once; the last eight, or both halves of fewer, may overlap. */
+typedef uint8_t Sixteen __attribute__((vector_size(16)));
+
+static inline bool any_escaped_of_16(const char *bytes)
+{
+    Sixteen all;
+    memcpy(&all, bytes, sizeof all);
+    Sixteen found = (Sixteen)(all < 0x20) | (Sixteen)(all == '"') | (Sixteen)(all == '\\');
+    uint64_t halves[2];
+    memcpy(halves, &found, sizeof halves);
+    return halves[0] | halves[1];
+}
+
+/* Whether nothing in a text is escaped, 16 bytes at once; the last ones, or both halves of fewer, may overlap. */
 static inline bool is_plain(const char *bytes, Py_ssize_t size)
 {
-    if (size >= 8) {
-        for (Py_ssize_t at = 0; at + 8 < size; at += 8)
-            if (any_escaped(eight_at(bytes + at)))
+    if (size >= 16) {
+        for (Py_ssize_t at = 0; at + 16 < size; at += 16)
+            if (any_escaped_of_16(bytes + at))
                 return false;
-        return !any_escaped(eight_at(bytes + size - 8));
+        return !any_escaped_of_16(bytes + size - 16);
     }
+    if (size >= 8)
+        return !any_escaped(eight_at(bytes)) && !any_escaped(eight_at(bytes + size - 8));
     if (size >= 4) {
         uint32_t first, last;
         memcpy(&first, bytes, sizeof first);
@@ -147,15 +210,13 @@ static bool put_text(Out *out, PyObject *text)
         PyErr_Clear(); /* a lone surrogate */
         return false;
     }
-    size_t most = 6 * size + 2;
-    if (out->size + most > out->room)
-        reserve(out, most);
+    reserve(out, 6 * size + 2);
     if (out->failed)
         return true;
     char *to = out->bytes + out->size;
     *to++ = '"';
     if (is_plain(bytes, size)) {
-        memcpy(to, bytes, size);
+        copy(to, bytes, size);
         to += size;
     } else {
         for (Py_ssize_t at = 0; at < size; at++)
@@ -214,11 +275,13 @@ static bool put_fields(Lines *self, Out *out, const Layout *layout, PyObject *re
             return false;
         if (field->missing && (value == field->missing || (is_empty(value) && is_empty(field->missing))))
             continue;
-        if (!first)
-            put(out, ",", 1);
+        if (layout->as_array) {
+            if (!first)
+                put(out, ",", 1);
+        } else { /* a comma is before each key */
+            put(out, field->key + first, field->key_size - first);
+        }
         first = false;
-        if (!layout->as_array)
-            put(out, PyBytes_AS_STRING(field->key), PyBytes_GET_SIZE(field->key));
         if (!put_value(self, out, value, depth))
             return false;
     }
@@ -263,6 +326,7 @@ static bool put_value(Lines *self, Out *out, PyObject *value, int depth)
 {
     if (depth > DEEPEST)
         return false;
+    reserve(out, 0);
     if (PyUnicode_Check(value)) /* also a member of an enumeration of texts */
         return put_text(out, value);
     if (value == Py_None)
@@ -316,10 +380,10 @@ static PyObject *lines_encode(Lines *self, PyObject *const *args, Py_ssize_t giv
     put(&out, ",\"prev\":", 8);
     bool known = put_text(&out, args[1]);
     put(&out, ",\"time\":\"", 9);
-    put(&out, PyBytes_AS_STRING(args[2]), PyBytes_GET_SIZE(args[2]));
+    put_long(&out, args[2]);
     put(&out, fraction, sizeof fraction);
     put(&out, "\",\"schema\":\"", 12);
-    put(&out, PyBytes_AS_STRING(args[4]), PyBytes_GET_SIZE(args[4]));
+    put_long(&out, args[4]);
     put(&out, "\",", 2);
     known = known && put_fields(self, &out, &self->layouts[0], args[5], 1, 0);
     put(&out, "}\n", 2);
@@ -353,8 +417,21 @@ static int take_layout(Layout *layout, PyObject *given)
             PyErr_SetString(PyExc_TypeError, "a field is an object of its structure");
             return -1;
         }
+        size_t size = PyBytes_GET_SIZE(key) + 1;
+        if (size > LONGEST_KEY) {
+            PyErr_SetString(PyExc_ValueError, "the name of a field is too long");
+            return -1;
+        }
+        char *with_comma = PyMem_Malloc(size);
+        if (!with_comma) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        with_comma[0] = ',';
+        memcpy(with_comma + 1, PyBytes_AS_STRING(key), size - 1);
         layout->fields[layout->count++] = (Field){
-            .key = Py_NewRef(key),
+            .key = with_comma,
+            .key_size = size,
             .missing = missing == Py_NotImplemented ? NULL : Py_NewRef(missing),
             .offset = member->offset,
         };
@@ -394,7 +471,7 @@ static void lines_dealloc(Lines *self)
     for (Py_ssize_t i = 0; i < self->count; i++) {
         Layout *layout = &self->layouts[i];
         for (Py_ssize_t at = 0; at < layout->count; at++) {
-            Py_DECREF(layout->fields[at].key);
+            PyMem_Free(layout->fields[at].key);
             Py_XDECREF(layout->fields[at].missing);
         }
         PyMem_Free(layout->fields);
