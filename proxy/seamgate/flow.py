@@ -45,7 +45,7 @@ class Guest(msgspec.Struct, frozen=True, eq=False):
     group: str = ""
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True, cache_hash=True):
     """Where a request goes: parsed once, read by policy, credentials, dialling, SNI, Host and audit.
 
     Attributes:

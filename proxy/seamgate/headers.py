@@ -86,6 +86,8 @@ def find_header(headers: Headers, name: bytes) -> bytes | None:
 
 def any_named(headers: Headers, names: frozenset[bytes]) -> bool:
     """Return whether the name of any header is one of these."""
+    if not headers:
+        return False
     return any_named_in_python(headers, names) if _any_named is None else _any_named(headers, names)
 
 

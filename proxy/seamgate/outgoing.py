@@ -19,12 +19,14 @@ from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
 # A Final of the module is read at once; an imported name is looked up each time.
 _OTHER_CODINGS: Final = frozenset(OTHER_CODINGS)
 _OF_PARTS: Final = frozenset(RANGE_HEADERS)
-_narrowed: Final = narrow_accept_encoding
 _NEVER_BY_ANOTHER_NAME: Final = frozenset((*OF_THE_GATEWAY, *OTHER_CODINGS, *RANGE_HEADERS, b"accept-encoding"))
 """What frames and routes a message, and what this module itself writes or leaves out, has one name."""
 _MOST_NAMES: Final = 4096
 _LONGEST_NAME: Final = 64
 _folded: Final[dict[bytes, bytes]] = {}  # a name -> as a CGI-like server sees it
+_MOST_ACCEPTED: Final = 1024
+_LONGEST_ACCEPTED: Final = 128
+_narrowed: Final[dict[bytes | None, bytes]] = {}  # an Accept-Encoding -> what is sent of it: clients repeat theirs
 
 
 def asks_for_part(headers: Headers) -> bool:
@@ -52,6 +54,15 @@ def _fold(name: bytes) -> bytes:
     if len(name) <= _LONGEST_NAME:
         _folded[name] = folded
     return folded
+
+
+def _narrow(accepted: bytes | None) -> bytes:
+    narrowed = narrow_accept_encoding(accepted)
+    if len(_narrowed) >= _MOST_ACCEPTED:
+        _narrowed.clear()
+    if accepted is None or len(accepted) <= _LONGEST_ACCEPTED:
+        _narrowed[accepted] = narrowed
+    return narrowed
 
 
 def _without_twins(headers: Headers, supplies: Sequence[Supply]) -> Headers:
@@ -98,7 +109,7 @@ def make_head(
         raise CredentialError(message, reason=Reason.PLACEHOLDER_MISPLACED)
     accepted = find_header(headers, b"accept-encoding")
     if accepted is not None or supplies or inspected:
-        headers = apply_amendment(headers, ((b"accept-encoding", _narrowed(accepted)),), ())
+        headers = apply_amendment(headers, ((b"accept-encoding", _narrowed.get(accepted) or _narrow(accepted)),), ())
     if any_named(headers, _OTHER_CODINGS):
         headers = apply_amendment(headers, (), OTHER_CODINGS)
     if inspected:

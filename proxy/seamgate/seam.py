@@ -160,8 +160,9 @@ class Seam:
         self._id_prefix = ""
 
     def by_proxy(self, target: Target) -> bool:
-        """Whether the upstream proxy resolves this target's name, so that no address of it is known here."""
-        return self.connector is not None and self.connector.parent_resolves(target)
+        """Whether the upstream proxy turns the target's name into an address, so that nobody here can check it."""
+        connector = self.connector
+        return connector is not None and connector.parent is not None and connector.parent.resolves(target)
 
     def known_address(self, target: Target) -> Resolution | None:
         """Return what stands for a target's address without any look-up: itself, or the upstream proxy; None: ask."""

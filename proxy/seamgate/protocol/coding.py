@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Protocol
 
 import brotli
@@ -243,23 +242,12 @@ def narrow_accept_encoding(value: bytes | None) -> bytes:
     """
     if value is None:
         return b"identity"
-    return _narrowed(value) if len(value) <= _REMEMBERED_BYTES else _narrow(value)
-
-
-_REMEMBERED_BYTES = 128
-"""Clients say the same in each request: what is no longer than this is looked through once."""
-
-
-def _narrow(value: bytes) -> bytes:
     kept = []
     for element in value.split(b","):
         name, _, weight = element.strip(b" \t").partition(b";")
         if name.strip(b" \t").lower() in _LAYERS and not _is_zero(weight):
             kept.append(element.strip(b" \t"))
     return b", ".join(kept) or b"identity"
-
-
-_narrowed = lru_cache(maxsize=1024)(_narrow)
 
 
 def _is_zero(weight: bytes) -> bool:

@@ -36,13 +36,14 @@ class Connector:
 
     Attributes:
         budget: where sessions of HTTP/2 count what they hold for guests that have enough.
+        parent: the upstream proxy; None where there is none.
     """
 
     def __init__(
         self, tls: UpstreamTls, *, timeout_s: float, write_high_bytes: int = 256 * 1024, parent: Parent | None = None
     ) -> None:
         self._tls = tls
-        self._parent = parent
+        self.parent = parent
         self._timeout_s = timeout_s
         self._write_high_bytes = write_high_bytes
         self.budget: HeldBytes | None = None
@@ -51,11 +52,7 @@ class Connector:
         """Open further sessions with these roots and client certificates, through this proxy. The pool tells
         generations apart.
         """
-        self._tls, self._parent = tls, parent
-
-    def parent_resolves(self, target: Target) -> bool:
-        """Whether the upstream proxy turns the target's name into an address, so that nobody here can check it."""
-        return self._parent is not None and self._parent.resolves(target)
+        self._tls, self.parent = tls, parent
 
     def profile_for(self, target: Target) -> TlsProfile | None:
         """Return the TLS profile of a target; None for plain http."""
@@ -110,7 +107,7 @@ class Connector:
 
     async def _reach(self, receiver: Receiver, target: Target, address: str) -> Any:
         """Connect the receiver to a target's address, by the upstream proxy unless it is an exception."""
-        parent = self._parent
+        parent = self.parent
         if parent is not None and parent.carries(target):
             through = await parent.open(receiver, target, address, self._write_high_bytes)
             keep_alive(through)
