@@ -1,24 +1,23 @@
 """Enforces the policies: the plugin behind `judge_connect` and `judge_request`.
 
-The verdicts are those of `seamgate.policy.evaluation`; what is added here is memory: rate limits are counted per guest
-and rule, once per request however often its phases are judged. Reads the policy files once, at construction; a reload
-makes a new plugin. Judging does no I/O.
+What judges, and counts against rate limits, is `seamgate.policy.judging`. Reads the policy files once, at construction;
+a reload makes a new plugin. Judging does no I/O.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from seamgate import Effect, Guest, Reason, Request, Target, Verdict, hookimpl
+from seamgate import Guest, Request, Target, Verdict, hookimpl
 from seamgate.collector import without_collector
 from seamgate.errors import ConfigError
 from seamgate.policy.evaluation import Evaluator
 from seamgate.policy.files import read_policies
+from seamgate.policy.judging import Judge
 from seamgate.policy.model import Policy, Rule
-from seamgate.policy.rates import RateCounter, Rates, wait_text
+from seamgate.policy.rates import RateCounter, Rates
 from seamgate.registry import PluginContext
 
 
@@ -44,6 +43,7 @@ class PolicyPlugin:
 
     Attributes:
         evaluator: what judges; `policy explain` looks into it.
+        direct_hooks: see `seamgate.hookspecs.direct_hooks`.
     """
 
     def __init__(self, context: PluginContext) -> None:
@@ -95,12 +95,12 @@ class PolicyPlugin:
     def _start(self, ready: _Ready, clock: Callable[[], float], rates: Rates | None = None) -> None:
         self._ready = ready
         self.evaluator = ready.evaluator
-        self._clock = clock
-        self._rates = RateCounter() if rates is None else rates
+        self._judge = Judge(ready.evaluator, clock, RateCounter() if rates is None else rates)
+        self.direct_hooks: Mapping[str, Callable[..., Any]] = {"judge_request": self._judge.judge_request}
 
     def go_on_from(self, before: PolicyPlugin) -> None:
         """Go on with what the plugin of the generation before counted: rules that are the same, with the same limit."""
-        self._rates = before._rates
+        self._judge.rates = before._judge.rates
 
     @property
     def wanted_credentials(self) -> dict[str, Rule]:
@@ -115,20 +115,9 @@ class PolicyPlugin:
     @hookimpl
     def judge_connect(self, guest: Guest, target: Target) -> Verdict:
         """Defer a tunnel if any of its requests may be allowed, else deny it."""
-        return self.evaluator.judge_connect(guest, target, self._clock())
+        return self._judge.judge_connect(guest, target)
 
     @hookimpl
     def judge_request(self, request: Request) -> Verdict:
         """Judge a request with what is known of it, and count it once it is allowed."""
-        now = self._clock()
-        decision = self.evaluator.decide(request, now)
-        if not decision.rates:
-            return decision.verdict
-        full = self._rates.admit(request.guest.id, request.id, decision.rates, now)
-        if full is None:
-            return decision.verdict
-        rate, wait_s = full
-        message = (
-            f"Rule {rate.rule} allows {rate.count} requests in {rate.window_s:g} s; try again in {wait_text(wait_s)}."
-        )
-        return Verdict(Effect.DENY, Reason.RATE_LIMITED, rate.rule, message, retry_after_s=max(1, math.ceil(wait_s)))
+        return self._judge.judge_request(request)

@@ -12,7 +12,7 @@ test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
@@ -21,13 +21,11 @@ from seamgate.flow import Amendment, Direction, Guest, Headers, Request, Resolut
 from seamgate.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from seamgate.audit.record import AuditRecord
 
 PROJECT = "seamgate"
 
-F = TypeVar("F", bound="Callable[..., Any]")
+F = TypeVar("F", bound=Callable[..., Any])
 _mark_specification = pluggy.HookspecMarker(PROJECT)
 _mark_implementation = pluggy.HookimplMarker(PROJECT)
 
@@ -42,6 +40,17 @@ def hookimpl(function: F) -> F:
     """Mark a function or method as an implementation of the hook of the same name."""
     marked: F = _mark_implementation(function)
     return marked
+
+
+def direct_hooks(plugin: object) -> Mapping[str, Callable[..., Any]]:
+    """Return what to call in place of a plugin's own methods, by hook: its attribute of this name, if it has one.
+
+    For a plugin whose hook does nothing but call a compiled method with its arguments, in their order: a frame less for
+    each call. Compiled methods can't be marked with `hookimpl` themselves, so the plugin keeps its own, which says what
+    the hook takes. Asked once, when a generation's hooks are compiled: what may change later has to do so in place.
+    """
+    given: Mapping[str, Callable[..., Any]] = getattr(plugin, "direct_hooks", {})
+    return given
 
 
 class Inspector(Protocol):

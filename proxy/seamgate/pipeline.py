@@ -36,7 +36,7 @@ from seamgate.flow import (
     Target,
 )
 from seamgate.headers import Headers, apply_amendment, field_problem
-from seamgate.hookspecs import Inspector
+from seamgate.hookspecs import Inspector, direct_hooks
 from seamgate.plugin_time import SLOW_PART, PluginTime
 from seamgate.registry import LoadedPlugin
 from seamgate.verdict import NO_OPINION, Effect, Verdict, deny, fold
@@ -84,16 +84,24 @@ class PluginStats:
 class _Call:
     """One implementation of one hook, called with the hook's arguments in the specification's order.
 
-    A plugin takes a subset of them by name; `_places` says where each of those stands.
+    A plugin takes a subset of them by name; `_places` says where each of those stands. `direct`: what is called in
+    place of the method.
     """
 
     __slots__ = ("_function", "_places", "plugin", "stats")
 
-    def __init__(self, plugin: str, hook: str, function: Callable[..., Any], stats: PluginStats) -> None:
+    def __init__(
+        self,
+        plugin: str,
+        hook: str,
+        function: Callable[..., Any],
+        stats: PluginStats,
+        direct: Callable[..., Any] | None = None,
+    ) -> None:
         every = tuple(inspect.signature(getattr(hookspecs, hook)).parameters)
         self.plugin = plugin
         self.stats = stats
-        self._function = function
+        self._function = function if direct is None else direct
         self._places = tuple([every.index(name) for name in inspect.signature(function).parameters])
 
     def ask(self, given: tuple[Any, ...]) -> Any:
@@ -183,7 +191,8 @@ class Pipeline:
         for plugin in plugins:
             stats = PluginStats(plugin.name, hook)
             self.stats.append(stats)
-            calls.append(_Call(plugin.name, hook, getattr(plugin.plugin, hook), stats))
+            direct = direct_hooks(plugin.plugin).get(hook)
+            calls.append(_Call(plugin.name, hook, getattr(plugin.plugin, hook), stats, direct))
         self._calls += calls
         return tuple(calls)
 

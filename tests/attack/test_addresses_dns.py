@@ -17,8 +17,8 @@ from seamgate import Resolution, ResolveFailed
 from seamgate.errors import AddressForbidden, Reason, SeamgateError
 from seamgate.upstream.addresses import AddressPermit, compile_permit
 from seamgate.upstream.destination import OwnAddresses, check_destination
+from seamgate.upstream.dns_cache import DnsCache
 from seamgate.upstream.resolver import DnsConfig, Resolver
-from seamgate_plugins.dns import DnsCache
 
 PUBLIC = "93.184.216.34"
 OWN_PORT = 8080

@@ -165,7 +165,7 @@ async def test_while_a_command_fails_no_answer_of_its_host_passes() -> None:
         assert SECRET.encode() not in answer.body
         rotate(lab.folder, SECRET)
         (plugin,) = [each.plugin for each in lab.gateway.seam.pipeline.plugins if each.name == "credentials"]
-        for credential in plugin._credentials.values():  # type: ignore[attr-defined]
+        for credential in plugin.keeper.credentials.values():  # type: ignore[attr-defined]
             credential.source._retry_at = 0.0  # as if the two seconds were over
         assert (await client.ask("POST", "/v1", b"content-length: 0")).status == 200
         assert (await last_key(client)).body == b"last key: [redacted:key]"

@@ -14,9 +14,10 @@ from dnslib import RR, DNSRecord
 
 from fake_dns import FakeDns, addresses, no_address, no_such_name, says, silence
 from seamgate import Resolution, ResolveFailed
+from seamgate.upstream.dns_cache import DnsCache
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import DnsConfig, Resolver
-from seamgate_plugins.dns import DnsCache, DnsPlugin
+from seamgate_plugins.dns import DnsPlugin
 
 Scenario = Callable[[FakeDns], Awaitable[None]]
 Runner = Callable[[Any], Any]

@@ -28,6 +28,7 @@ from seamgate.errors import PluginError
 from seamgate.flow import Step
 from seamgate.pipeline import Pipeline
 from seamgate.registry import register
+from seamgate.testing.listening import Listener
 from seamgate.verdict import Effect
 
 GUEST = Guest("g")
@@ -118,6 +119,27 @@ def test_a_subset_of_arguments_by_name() -> None:
     refused = made.judge_response(REQUEST, Response(500), [])
     assert refused is not None and refused.message == "bad"
     assert made.judge_response(REQUEST, Response(200), []) is None
+
+
+def test_a_direct_hook_is_called_in_place_of_the_method() -> None:
+    """With the arguments that the method takes, in its order, by the pipeline and by who listens for the suite."""
+
+    class Direct:
+        def __init__(self) -> None:
+            self.direct_hooks = {"judge_connect": self._judge}
+
+        def _judge(self, target: Target, guest: Guest) -> Verdict:
+            assert (type(target), type(guest)) == (Target, Guest)
+            return allow("direct")
+
+        @hookimpl
+        def judge_connect(self, target: Target, guest: Guest) -> Verdict:
+            raise AssertionError("the method is called")
+
+    loaded, listener = register("direct", Direct()), Listener()
+    for each in (loaded, listener.listen(loaded)):
+        assert Pipeline([each]).judge_connect(GUEST, TARGET).rule == "direct"
+    assert listener.heard[0].given == {"target": TARGET, "guest": GUEST}
 
 
 def test_amendments_add_up_in_order() -> None:

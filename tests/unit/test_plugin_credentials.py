@@ -262,7 +262,7 @@ def test_what_is_remembered_per_host_ends() -> None:
     one = plugin({"git": {"source": {"env": "GIT_TOKEN"}, "hosts": ["*.example.com"]}})
     for number in range(5000):
         assert opened(one, f"h{number}.example.com") is not None
-    assert len(one._redaction) <= 4096
+    assert len(one.keeper._redaction) <= 4096
 
 
 # -- start -----------------------------------------------------------------------------------------------------------
@@ -284,6 +284,7 @@ def test_unknown_options_stop_the_start() -> None:
 def test_no_repr_shows_a_value() -> None:
     """Of the plugin, its parts, its supplies and its inspectors."""
     one = plugin()
-    parts = [one, one._credentials, one._scanner, one._redaction, one.placeholders, opened(one)]
+    keeper = one.keeper
+    parts = [one, keeper, keeper.credentials, keeper._scanner, keeper._redaction, one.placeholders, opened(one)]
     parts.append(one.supply_credential(request(), "llm"))
     assert "canary" not in repr(parts)

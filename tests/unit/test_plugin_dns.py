@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry
 from seamgate import Resolution, ResolveFailed
 from seamgate.errors import ConfigError
 from seamgate.registry import register
+from seamgate.upstream.dns_cache import DnsCache
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import Answer, DnsConfig
-from seamgate_plugins.dns import DnsCache, DnsPlugin
+from seamgate_plugins.dns import DnsPlugin
 
 
 class Names:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from seamgate.flow import Headers
-from seamgate.hookspecs import Inspector
+from seamgate.hookspecs import Inspector, direct_hooks
 from seamgate.registry import LoadedPlugin
 
 
@@ -36,9 +36,10 @@ class Listener:
 
     def listen(self, loaded: LoadedPlugin) -> LoadedPlugin:
         """Return the plugin, listened to."""
-        spoken = _Spoken()
+        spoken, direct = _Spoken(), direct_hooks(loaded.plugin)
         for hook in loaded.hooks:
-            setattr(spoken, hook, self._wrapped(loaded.name, hook, getattr(loaded.plugin, hook)))
+            marked = getattr(loaded.plugin, hook)
+            setattr(spoken, hook, self._wrapped(loaded.name, hook, marked, direct.get(hook, marked)))
         return msgspec.structs.replace(loaded, plugin=spoken)
 
     def answers(self, plugin: str, hook: str) -> list[Any]:
@@ -51,10 +52,13 @@ class Listener:
         self.heard.append(heard)
         return heard
 
-    def _wrapped(self, plugin: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        names = tuple(inspect.signature(function).parameters)
+    def _wrapped(
+        self, plugin: str, hook: str, marked: Callable[..., Any], function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return what has the arguments of the marked method, calls what the gateway would, and keeps what it said."""
+        names = tuple(inspect.signature(marked).parameters)
 
-        @functools.wraps(function)
+        @functools.wraps(marked)
         def called(*arguments: Any) -> Any:
             heard = self.note(plugin, hook, dict(zip(names, arguments, strict=True)))
             try:
