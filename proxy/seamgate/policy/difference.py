@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from seamgate.policy.conditions import Condition, WhenCondition
+from seamgate.policy.conditions import Condition, JsonCondition, ValueCondition, WhenCondition
 from seamgate.policy.model import Exemption, Match, Policy, Rule
+from seamgate.policy.patterns import Glob
 from seamgate.policy.samples import covers_hosts, covers_paths
 
 
@@ -35,7 +36,7 @@ class RuleChange(msgspec.Struct, frozen=True):
         rule: its id.
         what: "added", "removed", "renamed" or "changed".
         effect: on what gets through, all in all.
-        widens: whether something in it lets more through, whatever else it does.
+        widens: whether something in it lets more through, or may, whatever else it does.
         details: sentences, one for each thing that differs.
         old, new: the rule before and after; None where there is none.
     """
@@ -75,7 +76,8 @@ def rule_changes(old: Sequence[Policy], new: Sequence[Policy]) -> list[RuleChang
         found = list(_differences(rule, other)) if other is not None else []
         if found:
             effects, texts = zip(*found, strict=True)
-            widens = Effect.WIDENED in effects
+            unclear = Effect.CHANGED in effects and not _only_in_cel(rule, other)
+            widens = unclear or Effect.WIDENED in effects
             changes.append(RuleChange(rule.id, "changed", _summed(effects), texts, rule, other, widens))
     return sorted(changes, key=lambda each: each.rule)
 
@@ -99,6 +101,21 @@ def _kind(rule: Rule) -> str:
 def _summed(effects: Iterable[Effect]) -> Effect:
     found = set(effects)
     return found.pop() if len(found) == 1 else Effect.CHANGED
+
+
+def _only_in_cel(old: Rule, new: Rule | None) -> bool:
+    """Whether all that the texts leave open is what CEL says, which requests tell: what is new elsewhere widens."""
+    if new is None:
+        return False
+
+    def open_in(mine: Rule, theirs: Rule) -> bool:
+        return any(effect is Effect.CHANGED for effect, _ in _differences(mine, theirs))
+
+    def without_cel(rule: Rule) -> Rule:
+        rest = tuple(each for each in rule.match.conditions if not isinstance(each, WhenCondition))
+        return msgspec.structs.replace(rule, match=msgspec.structs.replace(rule.match, conditions=rest))
+
+    return open_in(old, new) and not open_in(without_cel(old), without_cel(new))
 
 
 _Difference = tuple[Effect, str]
@@ -173,7 +190,33 @@ def _condition_texts(match: Match) -> tuple[str, ...]:
 
 
 def _covers_conditions(wide: Match, narrow: Match) -> bool:
-    return set(_condition_texts(wide)) <= set(_condition_texts(narrow))
+    """Whether what the second asks for meets each condition of the first, as far as their texts tell."""
+    return all(any(_implies(each, asked) for each in narrow.conditions) for asked in wide.conditions)
+
+
+def _implies(narrow: Condition, wide: Condition) -> bool:
+    """Whether whatever meets the first condition meets the second: the same text, or fewer of the same values."""
+    if condition_text(narrow) == condition_text(wide):
+        return True
+    if isinstance(narrow, ValueCondition) and isinstance(wide, ValueCondition):
+        if (narrow.kind, narrow.name) != (wide.kind, wide.name) or narrow.globs is None:
+            return False
+        # With any value at all it is there.
+        return wide.present if wide.globs is None else _among(narrow.globs, wide.globs)
+    if isinstance(narrow, JsonCondition) and isinstance(wide, JsonCondition):
+        return narrow.path == wide.path and _among(narrow.values, wide.values)
+    return False
+
+
+def _among(narrow: tuple[Any, ...], wide: tuple[Any, ...]) -> bool:
+    """Whether each value is one of the others, or text that one of them covers."""
+    return all(any(_is_one_of(value, other) for other in wide) for value in narrow)
+
+
+def _is_one_of(value: Any, other: Any) -> bool:
+    if isinstance(value, Glob) and isinstance(other, Glob):
+        return value.text == other.text or other.text == "*" or (len(value.pieces) == 1 and other.matches(value.text))
+    return type(value) is type(other) and value == other
 
 
 class _Dimension(msgspec.Struct, frozen=True):

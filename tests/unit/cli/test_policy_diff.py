@@ -81,6 +81,37 @@ def test_a_change_of_a_rule_is_said_with_its_effect(change: tuple[str, str], eff
     assert (told["what"], told["effect"], told["details"]) == ("changed", effect, [detail])
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "widens"),
+    [
+        ("allow", "query: {v: ['1*']}", "query: {v: ['1*', '2']}", True),
+        ("allow", "query: {v: ['1*']}", "query: {v: ['12']}", False),
+        ("allow", "query: {v: ['1*']}", "query: {v: true}", True),
+        ("allow", "json: {number: [1, 2]}", "json: {number: [1, 2, 3]}", True),
+        ("allow", "json: {number: [1, 2]}", "json: {number: [1, 3]}", True),
+        ("allow", "json: {number: [1, 2]}", "json: {number: [2]}", False),
+        ("allow", "headers: {x-a: false}", "headers: {x-a: true}", True),
+        ("allow", "hosts: [a.test]", "hosts: [b.test]", True),
+        ("deny", "headers: {x-d: ['1', '2', 'on*']}", "headers: {x-d: ['1', 'on*']}", True),
+        ("deny", "headers: {x-d: ['1', 'on*']}", "headers: {x-d: ['1', 'one*']}", True),
+        ("deny", "headers: {x-d: ['1', 'on*']}", "headers: {x-d: ['1', 'on*', 'off']}", False),
+        ("deny", "json: {a.b: [x, y]}", "json: {a.b: [x]}", True),
+        ("deny", "json: {number: [1]}", "json: {number: [true]}", True),
+        ("deny", "query: {debug: true}", "query: {debug: ['*1*', '*a*']}", True),
+        ("deny", "query: {debug: ['1']}", "query: {debug: true}", False),
+    ],
+)
+def test_each_value_of_a_list_counts(folder: Path, kind: str, old: str, new: str, widens: bool) -> None:
+    """A value more in an allow, or less in a deny, lets more through, whichever place of the list it has."""
+    for name, part in (("old", old), ("new", new)):
+        match = f"methods: [POST], {'' if part.startswith('hosts') else 'hosts: [api.test], '}{part}"
+        rules = f"  - {{id: all, allow: {{hosts: ['**']}}}}\n  - {{id: r, {kind}: {{{match}}}}}\n"
+        (folder / f"{name}.yaml").write_text(f"seamgate: 1\nrules:\n{rules}", encoding="utf-8")
+    (told,) = json.loads(run("old.yaml", "new.yaml", "--json").stdout)["rules"]
+    assert told["widens"] is widens, told
+    run("old.yaml", "new.yaml", "--fail-on-widening", code=int(widens))
+
+
 def test_rules_come_and_go() -> None:
     """A new allow and a lost deny widen; a new deny and a lost allow narrow; another id alone is a new name."""
     lost = compare(('  - id: no-keys\n    deny: {hosts: [api.test], paths: ["/v1/keys/**"]}\n', ""))
