@@ -29,7 +29,7 @@ import msgspec
 from seamgate.audit.writable import check_writable
 from seamgate.ca.store import ca_directory, default_directory, files_of, is_ca_there, load_ca
 from seamgate.cli.counting import counted
-from seamgate.cli.doctor_gateway import check_credentials, check_ports
+from seamgate.cli.doctor_gateway import check_credentials, check_exposure, check_ports
 from seamgate.cli.findings import Finding, Level, Setting
 from seamgate.config import load_config, split_listen
 from seamgate.entry.netns.launcher import TRY
@@ -344,6 +344,7 @@ CHECKS: tuple[Check, ...] = (
     check_ca,
     check_audit,
     check_credentials,
+    check_exposure,
     check_ports,
     check_files,
     check_kvm,

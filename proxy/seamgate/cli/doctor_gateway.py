@@ -21,6 +21,7 @@ from seamgate.credentials.config import CredentialConfig
 from seamgate.credentials.sources import Source, open_source, secret_variables
 from seamgate.entry.identity import GuestConfig
 from seamgate.errors import SeamgateError
+from seamgate.exposure import find_exposure
 
 _LISTENING = "0A"  # Source: the kernel's net/tcp_states.h
 
@@ -71,6 +72,14 @@ def _token(name: str, guest: GuestConfig) -> Finding:
     except SeamgateError as error:
         return Finding(check, Level.FAIL, error.message, "the gateway does not start without it")
     return Finding(check, Level.OK, "its token can be checked")
+
+
+def check_exposure(setting: Setting) -> Iterable[Finding]:
+    """Nobody but those who are meant to poses as a guest, or writes what the gateway obeys."""
+    if setting.config is not None:
+        for found in find_exposure(setting.config):
+            problem, _, advice = found.message.rpartition(": ")
+            yield Finding("exposure", Level.WARN, problem, advice)
 
 
 def _open_to_others(path: str) -> bool:

@@ -521,7 +521,7 @@ def finding_line(finding: Finding) -> str:
     """Return a finding for people, as compilers write theirs."""
     colour = "yellow" if finding.severity == "warning" else "cyan"
     rule = f"{finding.rule}: " if finding.rule else ""
-    place = f"{finding.source}:{finding.line}"
+    place = f"{finding.source}:{finding.line}" if finding.line else finding.source
     return f"{place}: {click.style(finding.severity, fg=colour)}: {rule}{finding.message} {_dim(f'[{finding.code}]')}"
 
 

@@ -25,6 +25,7 @@ from seamgate.cli.serve_check import check_config, tell_whether_it_loads
 from seamgate.cli.succession import Successor, inheritance
 from seamgate.config import MOST_WORKERS, load_config
 from seamgate.errors import SeamgateError
+from seamgate.exposure import find_exposure
 from seamgate.gateway import Gateway
 from seamgate.observe.logging import LEVELS, configure_logging
 from seamgate.tasks import spawn
@@ -83,6 +84,8 @@ def serve(
     config = load_config(config_path)
     if workers is not None:
         config = msgspec.structs.replace(config, workers=workers)
+    for finding in find_exposure(config):
+        log.warning("the configuration is not safe", code=finding.code, problem=finding.message)
     gateway = Gateway(config) if config.workers == 1 else Supervisor(config, log_format=log_format, log_level=log_level)
     gateway.fixed_workers = workers
     launch.forbid_inspection()

@@ -24,6 +24,7 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.unbound import find_unbound
 from seamgate.entry.identity import Identities
 from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
+from seamgate.exposure import find_exposure
 from seamgate.flow import Isolation
 from seamgate.policy.files import read_policies
 from seamgate.policy.lint import Finding
@@ -57,7 +58,7 @@ def tell_whether_it_loads(path: Path, *, as_json: bool) -> None:
 
 def _findings(config: Config) -> list[Finding]:
     uvloop.run(check_config(config))
-    return list(find_unbound(read_policies(config.policies), config.credentials))
+    return [*find_unbound(read_policies(config.policies), config.credentials), *find_exposure(config)]
 
 
 def _as_json(path: Path, findings: Sequence[Finding], error: SeamgateError | None) -> dict[str, Any]:

@@ -90,8 +90,12 @@ def _read(path: Path, guest: str) -> str:
 def make_guest(name: str, config: GuestConfig, isolation: Isolation) -> Guest:
     """Return the guest of a configuration entry."""
     labels = dict(sorted(config.labels.items()))
-    group = config.group or ",".join(f"{key}={value}" for key, value in labels.items())
-    return Guest(name, labels, isolation, group)
+    return Guest(name, labels, isolation, f"group {config.group}" if config.group else _group_of(labels))
+
+
+def _group_of(labels: Mapping[str, str]) -> str:
+    """Return a text that guests have in common if all their labels are equal, and no other guests have."""
+    return "labels " + msgspec.json.encode(labels).decode() if labels else ""
 
 
 def unless_changed(known: Guest | None, new: Guest) -> Guest:

@@ -95,7 +95,7 @@ def test_a_change_of_a_rule_is_said_with_its_effect(change: tuple[str, str], eff
         ("deny", "headers: {x-d: ['1', '2', 'on*']}", "headers: {x-d: ['1', 'on*']}", True),
         ("deny", "headers: {x-d: ['1', 'on*']}", "headers: {x-d: ['1', 'one*']}", True),
         ("deny", "headers: {x-d: ['1', 'on*']}", "headers: {x-d: ['1', 'on*', 'off']}", False),
-        ("deny", "json: {a.b: [x, y]}", "json: {a.b: [x]}", True),
+        ("deny", "json: {a.b: [xx, yy]}", "json: {a.b: [xx]}", True),
         ("deny", "json: {number: [1]}", "json: {number: [true]}", True),
         ("deny", "query: {debug: true}", "query: {debug: ['*1*', '*a*']}", True),
         ("deny", "query: {debug: ['1']}", "query: {debug: true}", False),

@@ -100,4 +100,17 @@ def test_groups() -> None:
     two = make_guest("b", GuestConfig(labels={"a": "1", "b": "2"}), Isolation.PROXY)
     named = make_guest("c", GuestConfig(labels={"a": "1"}, group="mine"), Isolation.PROXY)
     assert one.group == two.group != ""
-    assert named.group == "mine"
+    assert named.group.endswith("mine")
+
+
+def test_groups_do_not_collide() -> None:
+    """Whatever stands in names and values, a named group and other labels are another group."""
+    configs = [
+        GuestConfig(labels={"team": "x", "tier": "gold"}),
+        GuestConfig(labels={"team": "x,tier=gold"}),
+        GuestConfig(labels={"team": 'x","tier":"gold'}),
+        GuestConfig(group="team=x,tier=gold"),
+        GuestConfig(group='labels {"team":"x","tier":"gold"}'),
+    ]
+    groups = [make_guest(f"g{number}", config, Isolation.PROXY).group for number, config in enumerate(configs)]
+    assert len(set(groups)) == len(groups)
