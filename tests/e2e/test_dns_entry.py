@@ -312,6 +312,16 @@ async def test_a_reload_counts_at_once() -> None:
         assert service.told() == ["shop.example allow allowed", "shop.example deny no_rule_matched"]
 
 
+async def test_what_stands_behind_a_question_is_not_kept() -> None:
+    """A question with kilobytes of anything behind it is answered, and remembered no more than its answer."""
+    async with names() as service:
+        for size in range(10):
+            (answer,) = await service.ask(query("shop.example") + bytes(4000 + size))
+            assert texts(answer) == ["203.0.113.9"]
+        assert service.lab.gateway.listeners.dns_counts["repeated"] == 0
+        service.told()
+
+
 async def test_a_journal_that_fails_denies_names() -> None:
     """What can't be recorded is not answered: REFUSED, since it says nothing about the name."""
     async with names() as service:

@@ -12,8 +12,9 @@ from seamgate.flow import Request, Target
 from seamgate.policy.overrides import find_overrides
 from seamgate.policy.patterns import PathPattern, covers_as_allow, parse_host, parse_path, strict_readings
 
-_CACHED = 512
-"""Answers kept per credential. Guests choose the paths, so there must be an end; then all are forgotten."""
+_CACHED, _CACHED_SIZE = 512, 512
+"""Answers kept per credential, for paths up to which length. Guests choose the paths, so there must be an end; then all
+are forgotten."""
 
 
 class HostBinding:
@@ -99,7 +100,8 @@ class Binding(HostBinding):
 def _remember(cache: dict[str, bool], key: str, answer: bool) -> None:
     if len(cache) >= _CACHED:
         cache.clear()
-    cache[key] = answer
+    if len(key) <= _CACHED_SIZE:
+        cache[key] = answer
 
 
 def _methods(name: str, methods: tuple[str, ...] | None) -> frozenset[str] | None:

@@ -18,7 +18,15 @@ from time import monotonic
 from typing import Final
 
 from seamgate.audit.record import AuditRequest
-from seamgate.entry.dns_query import LARGEST_BYTES, Query, build_answer, fit_datagram, forwarded_query, read_query
+from seamgate.entry.dns_query import (
+    LARGEST_BYTES,
+    SMALLEST_BYTES,
+    Query,
+    build_answer,
+    fit_datagram,
+    forwarded_query,
+    read_query,
+)
 from seamgate.entry.dns_service import (
     EDE_BLOCKED,
     EDE_NETWORK_ERROR,
@@ -253,6 +261,8 @@ class NameService:
         reply(answer)
 
     def _remember(self, message: bytes, answer: bytes, left_s: float, what: AuditRequest, verdict: Verdict) -> None:
+        if len(message) > SMALLEST_BYTES:
+            return  # a query and padding; what else a guest writes behind it is not worth the memory
         if self._seam.pipeline is not self._remembered_of or len(self._remembered) >= MOST_REMEMBERED:
             self._remembered.clear()
             self._remembered_of = self._seam.pipeline

@@ -18,7 +18,8 @@ from seamgate.errors import ConfigError, GuestProtocolError, Reason
 from seamgate.flow import Guest, Isolation
 
 _SHORTEST_TOKEN = 16
-_REMEMBERED = 16384
+_REMEMBERED, _REMEMBERED_SIZE_BYTES = 16384, 512
+"""How many header values, up to which size, are remembered with whose they are: a guest can write its in many ways."""
 
 
 class TokenSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -164,7 +165,7 @@ class Identities:
         known = self._by_header.get(value)
         if known is None:
             known = self.by_token(_token_of(value))
-            if len(self._by_header) < _REMEMBERED:
+            if len(self._by_header) < _REMEMBERED and len(value) <= _REMEMBERED_SIZE_BYTES:
                 self._by_header[value] = known
         return known
 

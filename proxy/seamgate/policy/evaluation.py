@@ -40,7 +40,10 @@ from seamgate.verdict import Effect, Verdict
 _Decision: Final = Decision  # a Final of the module is read at once; an imported name is looked up each time
 
 CACHED_PLANS = 16384
-"""1,500 guests with ten kinds of request each; a plan takes some 300 bytes."""
+"""1,500 guests with ten kinds of request each; a plan takes some 300 bytes, beside its path."""
+CACHED_SIZE: Final = 512
+"""Characters of paths and methods up to which a plan is kept: guests choose them, and a flood of long ones would fill
+gigabytes. So all plans take some 40 MB at most, their messages included, which repeat no more than this of a path."""
 CACHED_TARGETS = 4096
 
 _LAYERS = tuple(Layer)
@@ -119,7 +122,9 @@ class Evaluator:
         except TargetError as error:
             return Decision(Verdict(Effect.DENY, error.reason, "", f"{error.message[0].upper()}{error.message[1:]}."))
         upgrade = request.upgrade
-        plan = self._plan_of(request.guest, request.target, request.method, request.path, upgrade, overrides)
+        method, path = request.method, request.path
+        plan_of = self._plan_of if _is_short(method, path, overrides) else self._plan
+        plan = plan_of(request.guest, request.target, method, path, upgrade, overrides)
         found = plan if type(plan) is _Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
         return self._upgrade_refused(found, request, now) if upgrade else found
 
@@ -349,6 +354,15 @@ def _unique(policies: Iterable[Policy]) -> Iterable[Rule]:
                 raise ConfigError(message, source=rule.source, line=rule.line, column=rule.column)
             seen[rule.id] = rule
             yield rule
+
+
+def _is_short(method: str, path: str, overrides: Overrides) -> bool:
+    """Whether a plan for these is worth its memory."""
+    size = len(method) + len(path)
+    for texts in overrides:
+        for text in texts:
+            size += len(text)
+    return size <= CACHED_SIZE
 
 
 def _asks_readings(rule: Rule) -> bool:

@@ -29,6 +29,8 @@ _SHOWN = 3
 _COUNTED = 1000
 _COMPARED = 256
 """Paths of a rule up to which each is compared; a longer list is believed not to cover what the index did not find."""
+_LONGEST_PATH = 256
+"""Characters of a path that a sentence repeats: it is kept with a decision, and goes into records."""
 _SIMILAR = 0.85
 """api.githb.com is close to api.github.com; example.com is not close to example.org."""
 
@@ -74,7 +76,7 @@ class Explainer:
 
     def missing(self, request: Request, layer: Layer | None, now: float, view: View | None) -> str:
         """Return the sentence for a request that no rule of the layer allows; without a view, silent on conditions."""
-        what = f"{request.method} {request.target.origin}{request.path}"
+        what = f"{request.method} {request.target.origin}{_shown(request.path)}"
         return self._missing(what, layer, self.nearest(request, layer, now, view=view))
 
     def missing_connect(self, guest: Guest, target: Target, layer: Layer | None, now: float) -> str:
@@ -146,7 +148,7 @@ class Explainer:
             yield "it does not cover the path that a header names instead"
         paths = match.paths or ()
         if not covering and (len(paths) > _COMPARED or not match.covers_path(request.path)):
-            yield f"path {request.path} is not {_some(each.text for each in paths)}"
+            yield f"path {_shown(request.path)} is not {_some(each.text for each in paths)}"
         elif "%2F" in request.path and not rule.encoded_slash:
             yield "the path holds %2F and the rule has no encoded_slash: true"
         elif paths and covering and (readings := strict_readings(request.path)) is not None:
@@ -175,6 +177,10 @@ class Explainer:
             yield "it has expired"
         if rule.audit and not self.shadow:
             yield "it is in audit mode"
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}... ({len(path)} characters)"
 
 
 def _overrides(request: Request) -> Overrides:

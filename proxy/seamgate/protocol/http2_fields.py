@@ -46,6 +46,7 @@ _CHANGING: Final = frozenset(
 _unindexed: dict[bytes, bool] = {b":authority": False}
 _names_seen: set[bytes] = set()
 _MOST_NAMES: Final = 4096
+_LONGEST_NAME: Final = 64
 
 
 def _split(
@@ -86,7 +87,7 @@ def _split(
 def _check_name(name: bytes, error: type[ProtocolError]) -> None:
     if not _NAME.match(name):
         raise error("a header field's name is not a lower-case token")
-    if len(_names_seen) < _MOST_NAMES and len(name) <= 64:
+    if len(_names_seen) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
         _names_seen.add(name)
 
 
@@ -229,7 +230,7 @@ def is_unindexed(name: bytes) -> bool:
     known = _unindexed.get(name)
     if known is None:
         known = name in _CHANGING or name in _SECRET_NAMES or _SECRET_PARTS.search(name) is not None
-        if len(_unindexed) < _MOST_NAMES:
+        if len(_unindexed) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
             _unindexed[name] = known
     return known
 

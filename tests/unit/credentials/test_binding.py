@@ -23,6 +23,15 @@ def request(method: str = "GET", host: str = "api.example.com", path: str = "/v1
     return Request("1", Guest("g"), parse_authority(host, "https"), method, path)
 
 
+def test_long_paths_are_not_remembered() -> None:
+    """A guest chooses paths: what is kept of them is bounded in number and in length."""
+    bound = binding(paths=["/v1/**"])
+    for size in (*range(1000), 5000):
+        assert bound.covers(request(path=f"/v1/{'x' * (size + 1)}"))
+    assert len(bound._by_path) <= 512
+    assert sum(map(len, bound._by_path)) <= 512 * 512
+
+
 @pytest.mark.parametrize("host", ["example.com", "api.example.com.evil.com", "xapi.example.com", "127.0.0.1"])
 def test_other_hosts_are_not_covered(host: str) -> None:
     """A host is matched whole: no suffix, no prefix, no apex."""

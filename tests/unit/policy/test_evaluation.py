@@ -10,7 +10,7 @@ from seamgate.address import parse_authority
 from seamgate.errors import ConfigError, Reason, TargetError
 from seamgate.flow import BodyState, Guest, Target
 from seamgate.paths import canonical_path
-from seamgate.policy.evaluation import Evaluator
+from seamgate.policy.evaluation import CACHED_SIZE, Evaluator
 from seamgate.verdict import Effect, Limits
 from unit.policy.ask import GUEST, NOW, judge, load, request
 
@@ -347,6 +347,19 @@ def test_a_tunnel_needs_every_layer() -> None:
     verdict = Evaluator([shadow, team]).judge_connect(GUEST, parse_authority("a.test:443", "https"), NOW)
     assert verdict.effect is Effect.DEFER
     assert verdict.would_deny.startswith("No rule of layer org")
+
+
+def test_long_paths_are_judged_as_short_ones_are() -> None:
+    """Those whose plans are not kept get the same verdict, whether path or override is what makes them long."""
+    evaluator = Evaluator([load(ELSEWHERE)])
+    for size in (1, CACHED_SIZE - 8, CACHED_SIZE, 4 * CACHED_SIZE):
+        assert evaluator.judge_request(request(f"GET https://a.test/pub/{'x' * size}"), NOW).allowed
+        headers = {"x-original-url": f"/pub/{'x' * size}"}
+        assert evaluator.judge_request(request("GET https://a.test/pub/x", headers=headers), NOW).allowed
+        denied = evaluator.judge_request(request(f"GET https://a.test/no/{'x' * size}"), NOW)
+        assert denied.reason is Reason.NO_RULE_MATCHED
+        assert len(denied.message) < 2 * CACHED_SIZE
+    assert evaluator._plan_of.cache_info().currsize == 5
 
 
 def test_ids_are_unique_over_all_files() -> None:

@@ -8,6 +8,7 @@ from seamgate.errors import GuestProtocolError, Reason, UpstreamProtocolError
 from seamgate.protocol.heads import CHUNKED
 from seamgate.protocol.http2_fields import (
     Fields,
+    _unindexed,
     is_unindexed,
     parse_late_fields,
     parse_request,
@@ -184,6 +185,14 @@ def test_what_may_be_secret_never_enters_a_compression_table() -> None:
         assert is_unindexed(name)
     for name in (b":method", b":authority", b"accept", b"user-agent", b"content-type", b":status"):
         assert not is_unindexed(name)
+
+
+def test_long_names_are_not_kept() -> None:
+    """Whether a name is one of a secret is remembered for those that occur, which nobody makes as long as a head."""
+    for size in range(1000, 1010):
+        assert not is_unindexed(b"x" * size)
+        assert is_unindexed(b"x" * size + b"-token")
+    assert max(map(len, _unindexed)) <= 64
 
 
 def test_fields_are_written_from_the_model() -> None:
