@@ -229,12 +229,13 @@ class Splice:
             if hello is None and (self._ended or len(held) > MAX_HELLO_BYTES):
                 raise GuestProtocolError("the TLS ClientHello is not whole", reason=Reason.GUEST_TLS_FAILED)
             if hello is not None and hello.server_name is not None and not self._names_target(hello.server_name):
-                message = f"the TLS server name is {hello.server_name[:80]!r}, the stream goes to {self._target.host}"
-                raise GuestProtocolError(message, reason=Reason.TARGET_MISMATCH)
+                name, host = hello.server_name[:80], self._target.host
+                message = f"the TLS server name is {name!r}, the stream goes to {host}: the guest got the alert"
+                raise GuestProtocolError(f"{message} unrecognized_name", reason=Reason.TARGET_MISMATCH)
         except GuestProtocolError as error:
             if error.reason is Reason.TARGET_MISMATCH and self._far is not None:
                 self.transport.write(_ALERT_UNRECOGNIZED_NAME)
-            self._fail(error)
+            self._finish(denial_of(error), Outcome.DENIED)  # nothing of it went up, whatever was open
             return False
         self._checked = hello is not None
         return self._checked

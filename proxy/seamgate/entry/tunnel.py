@@ -41,7 +41,7 @@ _DISTRUST = ("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE_UNK
 
 
 class Tunnel:
-    """One CONNECT, from its head to its record."""
+    """One CONNECT, from its head to its record. State: `_told` is the status that its guest got; 0: none."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Tunnel:
         self._stream: TlsStream | None = None
         self._inner: Http1Guest | Http2Guest | None = None
         self._counted = False
+        self._told = 0
 
     def open(self, connection: Http1Guest) -> None:
         """Judge it; refuse it in the connection, or take the connection's stream over."""
@@ -74,19 +75,25 @@ class Tunnel:
             # Sent before we agreed: a client that did not wait can't know what it talks to.
             self._verdict = deny("bytes came before the tunnel was open", reason=Reason.BAD_REQUEST)
         if self._verdict.reason is Reason.OVERLOADED:
-            connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
+            self._refuse(connection)
             return
         if self._verdict.effect is Effect.DENY:
             passes = judge_tcp(self._seam, self._guest, self._target, self._steps)
             if passes.allowed and not connection.read_ahead:
                 self._splice(passes).take(connection.take_over())
                 return
-            connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
+            self._refuse(connection)
             return
         transport = connection.take_over()
         self._serve(transport)
         transport.write(_ESTABLISHED)
+        self._told = 200
         self._preconnect()
+
+    def _refuse(self, connection: Http1Guest) -> None:
+        """Answer the CONNECT with the denial."""
+        self._told = self._verdict.reason.status
+        connection.refuse_connect(self._verdict, self._record(self._verdict, Outcome.DENIED))
 
     def _splice(self, verdict: Verdict) -> Splice:
         """Return what passes the stream on unread."""
@@ -212,7 +219,9 @@ class Tunnel:
         name, host = hello.server_name, self._target.host
         if name is not None and name != host and not self._names_target(name):
             raise GuestProtocolError(
-                f"the TLS server name is {name[:80]!r}, the tunnel goes to {host}", reason=Reason.TARGET_MISMATCH
+                f"the TLS server name is {name[:80]!r}, the tunnel goes to {host}: the guest got the alert"
+                " unrecognized_name",
+                reason=Reason.TARGET_MISMATCH,
             )
         try:
             return self._authorities.of(self._guest).leaf_context(host, alpn=self._seam.guest_alpn)
@@ -286,7 +295,7 @@ class Tunnel:
             message=verdict.message,
             would_rule=verdict.would_rule,
             would_deny=verdict.would_deny,
-            status=verdict.reason.status if refused and outcome is Outcome.DENIED else 200,
+            status=self._told,
             duration_ms=(monotonic() - self._started) * 1000,
             outcome=outcome,
             steps=tuple(self._steps),
