@@ -24,6 +24,7 @@ COMPILED = (
     "seamgate/audit/line.py",
     "seamgate/audit/parts.py",
     "seamgate/credentials/binding.py",
+    "seamgate/credentials/guard.py",
     "seamgate/credentials/injection.py",
     "seamgate/credentials/keeper.py",
     "seamgate/credentials/known.py",

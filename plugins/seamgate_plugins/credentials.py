@@ -7,8 +7,8 @@ a WebSocket. What they do is in `seamgate.credentials.keeper`. docs/credentials.
 
 Options:
     placeholders_in_bodies: "deny" (the default) or "pass": whether a request may tell a placeholder to a host that its
-        credential is not bound to, in a body that was read to be judged. A placeholder is no secret; an agent that
-        prints its environment to a model is one who needs "pass".
+        credential is not bound to, in a body. A placeholder is no secret; an agent that prints its environment to a
+        model is one who needs "pass".
 """
 
 from __future__ import annotations

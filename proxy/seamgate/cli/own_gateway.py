@@ -23,7 +23,7 @@ from seamgate.cli.brokering import broker
 from seamgate.cli.isolation import Run, Voice, run_isolated
 from seamgate.cli.saying import explain, say, say_nothing
 from seamgate.cli.summary import render_summary, summarise, summary_json
-from seamgate.config import Config, load_config
+from seamgate.config import BUILTIN_PLUGINS, Config, PluginSpec, load_config
 from seamgate.errors import ConfigError
 from seamgate.policy.files import read_policies
 from seamgate.signing import signing_limits
@@ -113,8 +113,20 @@ def _unconfigured(
         say("no policy: everything is denied; use --allow HOST, or -c seamgate.yaml (`seamgate init` writes one)")
     for line in () if quiet else found.told():
         say(line)
-    config = Config(source="seamgate run", base=Path.cwd(), policies=(str(policy),), credentials=found.credentials)
+    config = Config(
+        source="seamgate run",
+        base=Path.cwd(),
+        policies=(str(policy),),
+        credentials=found.credentials,
+        plugins=_plugins(),
+    )
     return config, {name: value for name, value in os.environ.items() if name not in found.withheld}
+
+
+def _plugins() -> tuple[PluginSpec, ...]:
+    """Return the default ones; an agent may show a model its environment, in which nobody but us put placeholders."""
+    options = {"credentials": {"placeholders_in_bodies": "pass"}}
+    return tuple([msgspec.structs.replace(each, options=options.get(each.name, {})) for each in BUILTIN_PLUGINS])
 
 
 def _with_ca(config: Config, scratch: Path, talkative: bool, *, may_move: bool) -> Config:

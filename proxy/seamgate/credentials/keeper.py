@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -18,11 +19,12 @@ import structlog
 from seamgate.credentials.binding import Binding
 from seamgate.credentials.config import CredentialConfig
 from seamgate.credentials.finding import Finding, Surface
+from seamgate.credentials.guard import LeakGuard, leaking
 from seamgate.credentials.injection import Injector
 from seamgate.credentials.known import KnownValues, LiveSet
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.probing import Probes, probing_message
-from seamgate.credentials.redaction import LeakGuard, Redactor, leaking
+from seamgate.credentials.redaction import Redactor
 from seamgate.credentials.scanner import RequestScanner
 from seamgate.credentials.secret import Secret
 from seamgate.credentials.sources import Source, go_on_with, open_source
@@ -76,7 +78,7 @@ class Keeper:
         configs: all that are configured, checked.
         hidden: variables of the environment that no command of a source sees.
         shared: what all workers have in common; None where this process is all of the gateway.
-        deny_in_bodies: whether a body that was read to be judged may not tell a placeholder to just any host.
+        deny_in_bodies: whether a body may not tell a placeholder to just any host.
 
     Raises:
         ConfigError: a source can't be used.
@@ -101,6 +103,8 @@ class Keeper:
         for name, each in self.credentials.items():
             known.bind(name, each.config.hosts, each.binding, allow_ranges=each.config.allow_ranges)
         known.expected = frozenset(self.credentials)
+        if deny_in_bodies:
+            known.placeholders = tuple([(self.placeholders.owner(text), text) for text in self.placeholders.texts])
         self._known = known
         self._look_for(known)
 
@@ -304,10 +308,15 @@ class Keeper:
     def _judge_in_body(self, request: Request, known: _Credential) -> Verdict | None:
         if not self._deny_in_bodies or known.binding.covers(request):
             return None
-        return _misplaced(
-            f"the body of the request holds the placeholder of the credential {known.name!r}, which is not bound to"
-            f" {request.target.authority}"
-        )
+        return _misplaced(_in_body(known.name, request))
+
+    def _refuse_in_body(self, request: Request, name: str) -> None:
+        """Let no placeholder leave in a body that streams past, unless its credential is bound to the request."""
+        known = self.credentials.get(name)
+        # One that is not of this generation is of a newer one, of which this one knows the hosts.
+        covers = name in self._known.bound_to(request.target)[0] if known is None else known.binding.covers(request)
+        if not covers:
+            raise CredentialError(_in_body(name, request), reason=Reason.PLACEHOLDER_MISPLACED)
 
     # -- back --------------------------------------------------------------------------------------------------------
 
@@ -327,7 +336,10 @@ class Keeper:
             if request.body is not None and find_header(request.headers, b"content-encoding") is None:
                 return None
             leaving = self._leaving
-            return LeakGuard(leaving.now(), probe, renew=leaving.now) if self.credentials or leaving.now() else None
+            if not self.credentials and not leaving.now():
+                return None
+            refuse = partial(self._refuse_in_body, request)
+            return LeakGuard(leaving.now(), probe, renew=leaving.now, refuse=refuse)
         redaction = self._redaction.get(request.target.host)
         if redaction is None or redaction.version != self._known.version:
             redaction = self._redaction_of(request.target)
@@ -425,6 +437,13 @@ class MessageGuard:
             if finding.leaking:
                 raise CredentialError(leaking(finding.name, "a message"), reason=Reason.SECRET_LEAVING)
         return self._held
+
+
+def _in_body(name: str, request: Request) -> str:
+    return (
+        f"the body of the request holds the placeholder of the credential {name!r}, which is not bound to"
+        f" {request.target.authority}"
+    )
 
 
 def _misplaced(message: str) -> Verdict:

@@ -29,13 +29,15 @@ class KnownValues:
     Attributes:
         version: rises with whatever is learnt, of values and of hosts; what was made of an older one is made anew.
         expected: the credentials of the newest generation, whether or not a value of each is known.
+        placeholders: (credential, text) of those that must not leave in bodies for hosts that they are not bound to.
     """
 
-    __slots__ = ("_bindings", "_sets", "_sets_of", "_values", "expected", "version")
+    __slots__ = ("_bindings", "_sets", "_sets_of", "_values", "expected", "placeholders", "version")
 
     def __init__(self) -> None:
         self.version = 0
         self.expected: frozenset[str] = frozenset()
+        self.placeholders: tuple[tuple[str, bytes], ...] = ()
         self._values: dict[tuple[str, int], tuple[Secret, ...]] = {}
         self._bindings: dict[str, dict[tuple[str, ...], tuple[HostBinding, bool]]] = {}
         self._sets: dict[tuple[str, ...] | None, RedactionSet] = {}
@@ -83,8 +85,8 @@ class KnownValues:
         for name, bindings in other._bindings.items():
             for hosts, (binding, allow_ranges) in bindings.items():
                 self.bind(name, hosts, binding, allow_ranges=allow_ranges)
-        if self.expected != other.expected:
-            self.expected = other.expected
+        if (self.expected, self.placeholders) != (other.expected, other.placeholders):
+            self.expected, self.placeholders = other.expected, other.placeholders
             self.version += 1
 
     def has(self, name: str) -> bool:
@@ -115,12 +117,13 @@ class KnownValues:
                         yield pair
 
     def redaction_set(self, names: tuple[str, ...] | None = None) -> RedactionSet:
-        """Return what finds the values of these credentials, None: of all. Made once for each version."""
+        """Return what finds the values of these credentials, None: of all, and placeholders. Made once a version."""
         if self._sets_of != self.version:
             self._sets, self._sets_of = {}, self.version
         made = self._sets.get(names)
         if made is None:
-            made = self._sets[names] = RedactionSet(self.values(names))
+            placeholders = self.placeholders if names is None else ()
+            made = self._sets[names] = RedactionSet(self.values(names), placeholders)
         return made
 
 

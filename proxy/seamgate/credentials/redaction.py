@@ -34,7 +34,6 @@ from seamgate.credentials.escapes import View, letters_of, plain_view
 from seamgate.credentials.needles import Needles
 from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, Hold, Probe
 from seamgate.credentials.shapes import public_beginnings
-from seamgate.errors import CredentialError, Reason
 from seamgate.flow import Headers
 
 _SHORTEST_LINE = 64
@@ -98,14 +97,16 @@ class RedactionSet:
 
     __slots__ = (
         "_any", "_any_in_head", "_any_in_lines", "_any_in_names", "_any_wrapped", "_ends", "_ends_wrapped", "_escaped",
-        "_in_names", "_names", "_needles", "_wrapped", "letters", "longest", "public",
+        "_in_names", "_mark_names", "_marks", "_names", "_needles", "_wrapped", "letters", "longest", "mark_bytes",
+        "public",
     )  # fmt: skip
 
-    def __init__(self, values: Iterable[tuple[str, bytes]]) -> None:
+    def __init__(self, values: Iterable[tuple[str, bytes]], placeholders: Iterable[tuple[str, bytes]] = ()) -> None:
         """Prepare.
 
         Args:
             values: (name of the credential, exact value); a name may come more than once.
+            placeholders: (name of the credential, text); only `placeholders_in` looks for them.
         """
         found: dict[bytes, str] = {}
         in_lines: dict[bytes, str] = {}
@@ -118,6 +119,11 @@ class RedactionSet:
                 found.setdefault(form, name)
             for form in mime_forms(value):
                 in_lines.setdefault(form, name)
+        self._mark_names = {form: name for name, text in placeholders for form in (text, *base64_forms(text))}
+        self._marks = Needles(tuple(self._mark_names))
+        letters.update(*self._mark_names)
+        self.mark_bytes = max(map(len, self._mark_names), default=0)
+        """The longest of them; 0 where none are looked for."""
         self.public = frozenset(public)
         """Beginnings that everybody knows."""
         self.letters = letters_of(bytes(letters))
@@ -155,6 +161,14 @@ class RedactionSet:
         # A line break at the very end, as JSON often has it, or an empty line, as events do, breaks no spelling.
         end = len(data) - (2 if data.endswith(b"\n\n") else 1)
         return (self._any if data.find(b"\n", 0, end) < 0 else self._any_in_lines).found(data)
+
+    def placeholders_in(self, data: bytes, view: View | None) -> list[str]:
+        """Return the credentials of which a placeholder stands in the data or its view, as it is or in base64."""
+        names: list[str] = []
+        for text in (data,) if view is None else (data, view[0]):
+            if self._marks.found(text):
+                names += [name for form, name in self._mark_names.items() if form in text]
+        return names
 
     def hit_in_lines(self, data: bytes) -> bool:
         """Return whether any spelling in base64 stands in the data, broken by lines or not."""
@@ -331,7 +345,7 @@ class Redactor:
         needs_whole: whether parts of the body are refused: a value would be in two of them.
     """
 
-    __slots__ = ("_fills", "_given", "_hold", "_probe", "_renew", "_set", "_tail", "_within", "needs_whole")
+    __slots__ = ("_fills", "_given", "_hold", "_probe", "_renew", "_set", "_tail", "_viewed", "_within", "needs_whole")
 
     def __init__(
         self,
@@ -356,6 +370,7 @@ class Redactor:
         self._probe = probe
         self._hold: Hold | None = None  # what was new to the probe of the hold that lasts
         self._tail = b""
+        self._viewed: View | None = None  # of the last piece, with what was held before it
         self._within = False  # whether what comes next is in the middle of a line
         self._given = 0  # so many bytes at the beginning of the tail have been given out by flush
 
@@ -405,7 +420,7 @@ class Redactor:
         self._within = data[-1] != 0x0A and data[-1] != 0x0D
         if self._tail:
             data, within = self._tail + data, True
-        view = plain_view(data, patterns.letters, within)
+        view = self._viewed = plain_view(data, patterns.letters, within)
         if patterns.hit(data) or (view is not None and patterns.hit(view[0])):
             return self._run(data, view, last=False)
         # The usual case, in one pass and without a copy: nothing is found, and mostly nothing is open.
@@ -473,43 +488,8 @@ class Redactor:
         return b"".join(out)
 
 
-class LeakGuard(Redactor):
-    """An inspector that ends a guest's body where a value of one `RedactionSet` stands in it. Changes no byte.
-
-    It holds and gives out what a `Redactor` would: of a value that comes in pieces at most `FLUSH_LIMIT_BYTES` have
-    left by a pause when the rest of it is seen.
-    """
-
-    __slots__ = ("only_looks",)
-
-    def __init__(
-        self, patterns: RedactionSet, probe: Probe | None = None, *, renew: Callable[[], RedactionSet] | None = None
-    ) -> None:
-        super().__init__(patterns, probe, renew=renew)
-        self.only_looks = True
-
-    def head(self, headers: Headers) -> Headers:
-        """Return the headers, which were searched when the request was judged."""
-        return headers
-
-    def of_coded(self) -> LeakGuard:
-        """Return what ends the body where a value stands in a coding of it, beside the content."""
-        return LeakGuard(self._set, self._probe, renew=self._renew)
-
-    def _run(self, data: bytes, view: View | None, *, last: bool) -> bytes:
-        for _, _, replacement in self._set.hits(data, view):
-            raise CredentialError(leaking(name_in(replacement), "the request (body)"), reason=Reason.SECRET_LEAVING)
-        return super()._run(data, view, last=last)
-
-
 def _leftmost_then_longest(hit: tuple[int, int, bytes]) -> tuple[int, int]:
     return hit[0], -hit[1]
-
-
-def leaking(name: str, where: str) -> str:
-    """Return the sentence about a real value that was about to leave."""
-    what = f"the real value of the credential {name!r} stands in {where}"
-    return f"{what}: no guest should know it; replace it at its issuer"
 
 
 def name_in(replacement: bytes) -> str:
