@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from seamgate._native import Records as NativeRecords
 
 _RECORD_BYTES: Final = 16384
+_HEADER_BYTES: Final = 5
+"""Kind, version, and two of length. Source: RFC 8446 5.1."""
 
 Opened: TypeAlias = "bytes | tuple[bytes, bool, bool, bytes, ssl.SSLError | None]"
 """All plaintext that is there. With more to say: that, whether the peer said close_notify, whether records wait, what
@@ -25,7 +27,7 @@ class Records(Protocol):
     """What seals and opens the data of one connection."""
 
     def read(self, data: bytes, most: int, /) -> Opened:
-        """Open what came, and what waited, of at most so many records, of which the last counts."""
+        """Open what waited and what came, of at most so many records (1 or more), with or without data."""
         ...
 
     def write(self, data: bytes, /) -> bytes:
@@ -50,44 +52,67 @@ class PythonRecords:
         self._raw: Any = getattr(tls, "_sslobj", tls)
         self._incoming = incoming
         self._outgoing = outgoing
-        self._partial = False  # whether OpenSSL has a part of a record
+        self._behind = b""
+        self._header_bytes = 0  # how many of the present record's header were seen
+        self._body_left = 0  # how many bytes of its body were not
 
     def read(self, data: bytes, most: int, /) -> Opened:
         """Open records."""
         raw, incoming = self._raw, self._incoming
-        incoming.write(data)
+        partial = self._header_bytes > 0
+        data = self._behind + data
+        size = self._measure(data, most)
+        incoming.write(data[:size])
+        self._behind = data[size:]
         pieces: list[bytes] = []
         error: ssl.SSLError | None = None
-        ended = behind = False
+        ended = False
         pending = incoming.pending
         try:
             while pending:
                 # No more plaintext than ciphertext: no 16 KiB are taken for a small record, unless it came in parts.
-                room = _RECORD_BYTES if self._partial or pending > _RECORD_BYTES else pending
+                room = _RECORD_BYTES if partial or pending > _RECORD_BYTES else pending
                 piece: bytes = raw.read(room)
                 if not piece:
                     ended = True
                     break
                 pieces.append(piece)
-                self._partial = False
                 # OpenSSL keeps plaintext of its own only where a read took less than a whole record.
-                kept = raw.pending() if len(piece) == room else 0
-                pending = kept or incoming.pending
-                if not kept:
-                    most -= 1
-                    if most <= 0 and pending:
-                        behind = True
-                        break
+                pending = (raw.pending() if len(piece) == room else 0) or incoming.pending
         except ssl.SSLWantReadError:
-            self._partial = True
+            pass
         except ssl.SSLZeroReturnError:
             ended = True
         except ssl.SSLError as problem:
             error = problem
+        if ended or error is not None:
+            self._behind = b""
+        behind = len(self._behind) > 0
         plain = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if ended or behind or error is not None or self._outgoing.pending:
             return plain, ended, behind, self._outgoing.read(), error
         return plain
+
+    def _measure(self, data: bytes, most: int) -> int:
+        """Return how many of these bytes are at most so many records.
+
+        All records count, since OpenSSL goes on by itself after those without data: a read of nothing but changes of
+        keys would take a fifth of a second.
+        """
+        at, size = 0, len(data)
+        while at < size and (most > 0 or self._header_bytes):
+            if self._header_bytes < _HEADER_BYTES:
+                self._header_bytes += 1
+                self._body_left = (self._body_left << 8 | data[at]) & 0xFFFF
+                at += 1
+            else:
+                take = min(self._body_left, size - at)
+                self._body_left -= take
+                at += take
+            if self._header_bytes == _HEADER_BYTES and not self._body_left:
+                self._header_bytes = 0
+                most -= 1
+        return at
 
     def write(self, data: bytes, /) -> bytes:
         """Seal."""

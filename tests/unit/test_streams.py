@@ -18,6 +18,7 @@ from seamgate.records import PARTS
 from seamgate.streams import TlsStream
 from seamgate.turns import BUDGET
 from support.certificates import careless_context, server_context, upstream_ca
+from support.openssl import KeyChanger
 
 
 @pytest.fixture(autouse=True, scope="module", params=["C", "Python"])
@@ -316,6 +317,27 @@ async def test_records_that_are_tiny_are_read_in_turns(monkeypatch: pytest.Monke
         await asyncio.sleep(0)
     assert seen == [(b"x" * 4, False), (b"x" * 8, False)]
     assert pair.server_above.received == b"x" * 10
+
+
+async def test_records_without_data_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of keys, each some twenty microseconds of work, count as data does, and what follows them is read."""
+    monkeypatch.setattr(BUDGET, "records", 4)
+    above, wire = Above(), Wire()
+    server = TlsStream(above, choose=lambda _: server_context("api.test"), on_failure=lambda error: None)
+    server.connection_made(wire)
+    client = KeyChanger()
+    sent = client.handshake()
+    while above.transport is None:
+        server.data_received(sent)
+        data, wire.written = wire.written, b""
+        sent = client.handshake(data)
+    server.data_received(client.change_keys(10) + client.write(b"after"))
+    seen = []
+    while not above.received:
+        seen.append(wire.reading)
+        await asyncio.sleep(0)
+    assert seen == [False, False]
+    assert (above.received, wire.reading) == (b"after", True)
 
 
 async def test_who_does_not_read_is_told_of_no_end() -> None:
