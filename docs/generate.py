@@ -37,6 +37,10 @@ secret, only where secrets come from. `seamgate serve --check` says whether it c
 `seamgate reload` take over `policies`, `credentials`, `guests`, `plugins`, `permit_addresses`, `dns`, `upstream_tls`,
 `upstream_proxy`, `http2` and `reload`;
 the rest waits for the next start, and both say so.
+
+Names of files start from the file's own folder, or from a home (`~`). They are read as one absolute place, when the file
+is read; a `..` is the folder above that which a link before it leads to. Other links are followed at each use, so that what is
+rotated behind one is found.
 """
 _REASONS_INTRODUCTION = """\
 Every refusal carries one of these codes: in the body of the denial, in `Proxy-Status` and `X-Seamgate-Reason`, in the

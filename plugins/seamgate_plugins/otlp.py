@@ -30,6 +30,7 @@ from prometheus_client.registry import Collector
 
 from seamgate import hookimpl
 from seamgate.errors import ConfigError
+from seamgate.places import anchored
 from seamgate.registry import PluginContext
 from seamgate_plugins.delivery import Delivery, Destination, take_over
 
@@ -68,8 +69,8 @@ class OtlpPlugin:
                 endpoint=options.endpoint,
                 interval_s=options.interval_s,
                 timeout_s=options.timeout_s,
-                token_file=str(base / options.token_file) if options.token_file else "",
-                ca=str(base / options.ca) if options.ca else "",
+                token_file=anchored(options.token_file, base) if options.token_file else "",
+                ca=anchored(options.ca, base) if options.ca else "",
             ),
             journal,
             journal.with_name(f"{journal.name}.otlp"),  # beside the journal, and no part of it

@@ -22,6 +22,7 @@ from seamgate.entry.identity import GuestConfig
 from seamgate.errors import ConfigError, TargetError
 from seamgate.flow import Target
 from seamgate.limits import LimitsConfig
+from seamgate.places import anchor, anchored
 from seamgate.upstream.addresses import compile_permit
 from seamgate.upstream.origins import OriginPatterns
 from seamgate.upstream.parent import UpstreamProxyConfig, parse_proxy_url
@@ -300,7 +301,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: the file it came from, for messages; "" if none.
-        base: folder that relative file names start from.
+        base: folder that relative file names started from: all that stand here are absolute (`places`).
         entries, credentials, guests, ca, audit, limits, pool, dns, upstream_tls, upstream_proxy, http2, admin,
             workers, reload: as written.
         policies: policy files, absolute.
@@ -338,7 +339,7 @@ def load_config(path: Path | str) -> Config:
     Raises:
         ConfigError: with file, line and column.
     """
-    return parse_config(read_text(path), str(path), base=Path(path).absolute().parent)
+    return parse_config(read_text(path), str(path), base=Path(anchored(Path(path).parent)))
 
 
 def parse_config(text: str, source: str, *, base: Path) -> Config:
@@ -350,23 +351,17 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
     document = parse_document(text, source)
     written = document.convert(ConfigFile)
     _check(document, written)
-    audit = written.audit
-    if audit.path:
-        audit = msgspec.structs.replace(audit, path=str(base / Path(audit.path).expanduser()))
-    admin = written.admin
-    if admin.listen.startswith("unix:"):
-        path = base / Path(admin.listen.removeprefix("unix:")).expanduser()
-        admin = msgspec.structs.replace(admin, listen=f"unix:{path}")
+    written = anchor(written, base)
     return Config(
         source=source,
         base=base,
-        entries=_anchored_entries(written.entries, base),
-        policies=tuple(str(base / Path(name).expanduser()) for name in written.policies),
-        credentials=_anchored_credentials(written.credentials, base),
-        guests=_anchored_guests(written.guests, base),
+        entries=written.entries,
+        policies=written.policies,
+        credentials=written.credentials,
+        guests=written.guests,
         plugins=_spell_out(document, written.plugins),
         ca=written.ca,
-        audit=audit,
+        audit=written.audit,
         limits=written.limits,
         pool=written.pool,
         dns=written.dns,
@@ -374,44 +369,10 @@ def parse_config(text: str, source: str, *, base: Path) -> Config:
         upstream_proxy=written.upstream_proxy,
         http2=written.http2,
         permit_addresses=written.permit_addresses,
-        admin=admin,
+        admin=written.admin,
         workers=written.workers,
         reload=written.reload,
     )
-
-
-def _anchored(name: str, base: Path) -> str:
-    """A file name as the configuration means it: from its own folder, wherever the gateway is started."""
-    return str(base / Path(name).expanduser())
-
-
-def _anchored_entries(entries: Entries, base: Path) -> Entries:
-    if entries.kvm is None or entries.kvm.pool is None:
-        return entries
-    pool, replace = entries.kvm.pool, msgspec.structs.replace
-    listen = "unix:" + _anchored(pool.listen.removeprefix("unix:"), base)
-    pool = replace(pool, listen=listen, folders=tuple(_anchored(folder, base) for folder in pool.folders))
-    return replace(entries, kvm=replace(entries.kvm, pool=pool))
-
-
-def _anchored_credentials(credentials: Mapping[str, CredentialConfig], base: Path) -> dict[str, CredentialConfig]:
-    replace = msgspec.structs.replace
-    return {
-        name: credential
-        if credential.source.file is None
-        else replace(credential, source=replace(credential.source, file=_anchored(credential.source.file, base)))
-        for name, credential in credentials.items()
-    }
-
-
-def _anchored_guests(guests: Mapping[str, GuestConfig], base: Path) -> dict[str, GuestConfig]:
-    replace = msgspec.structs.replace
-    return {
-        name: guest
-        if guest.token is None or guest.token.file is None
-        else replace(guest, token=replace(guest.token, file=_anchored(guest.token.file, base)))
-        for name, guest in guests.items()
-    }
 
 
 def split_listen(text: str) -> tuple[str, int]:

@@ -35,6 +35,7 @@ from seamgate.entry.identity import GuestConfig, TokenSource
 from seamgate.errors import ConfigError
 from seamgate.flow import Isolation
 from seamgate.limits import LimitsConfig
+from seamgate.places import FILE_OPTION, anchored
 from seamgate.watching import watched_files
 
 GUEST = "run"
@@ -177,7 +178,7 @@ def secret_files(config: Config, journal: Path) -> list[Path]:
         value
         for plugin in config.plugins
         for option, value in plugin.options.items()
-        if option.endswith("_file") and isinstance(value, str)
+        if option.endswith(FILE_OPTION) and isinstance(value, str)
     ]
     shown = [origin.client_certificate for origin in config.upstream_tls.origins]
     names += [each.key or each.certificate for each in shown if each is not None]
@@ -185,8 +186,8 @@ def secret_files(config: Config, journal: Path) -> list[Path]:
     keys = (CaFiles(authority).key, authority / GUESTS)
     configured = config.audit.file.parent.resolve() / config.audit.file.name
     journals = (journal, head_path(journal), configured, run_journal(config.audit).parent.resolve())
-    secrets_of_upstreams = (config.base / Path(name).expanduser() for name in names if name)
-    return list(dict.fromkeys(path.absolute() for path in (*keys, *journals, *secrets_of_upstreams)))
+    secrets = (anchored(name, config.base) for name in (*keys, *journals, *names) if name)
+    return [Path(each) for each in dict.fromkeys(secrets)]
 
 
 def policy_files(config: Config) -> list[Path]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from seamgate.config import Config
+from seamgate.places import anchored
 
 Fingerprint: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 """Of each file: device, inode, size, time of its last change; None if it is not there."""
@@ -64,7 +65,7 @@ def _certificates(config: Config) -> Iterator[str]:
     for origin in tls.origins:
         own = origin.client_certificate
         names += [origin.ca, *((own.certificate, own.key) if own is not None else ())]
-    yield from (str(config.base / Path(name).expanduser()) for name in names if name)
+    yield from (anchored(name, config.base) for name in names if name)
 
 
 def _fingerprint(path: str) -> tuple[int, int, int, int] | None:

@@ -22,7 +22,7 @@ from seamgate.errors import ConfigError
 from seamgate.flow import Guest
 from seamgate_vmm import census
 from support.cli import environment, seamgate
-from support.lab import ALLOW_ALL, SECRET, Lab
+from support.lab import ALLOW_ALL, SECRET, TOKEN, Lab
 from support.microvm import own_template
 from support.upstream import HttpUpstream, echo
 
@@ -132,6 +132,25 @@ async def test_a_program_that_is_handed_in_is_one_of_the_gateways_guests(templat
         denied = lab.records[1:]  # the name, and the stream
         assert [record.guest and record.guest.id for record in denied] == ["h", "h"]
         assert [each.split()[2:4] for each in await lab.told()] == [["deny", "no_rule_matched"]] * 2
+
+
+@pytest.mark.kvm
+async def test_folders_and_secrets_are_meant_as_the_kernel_means_them(template: str) -> None:
+    """A name with `..` in it is the folder above, for what is shown and for what is hidden in it."""
+    code = """
+import os
+print(open("page").read(), sorted(os.listdir()))
+try:
+    open("token")
+except OSError as error:
+    print(error.strerror)
+"""
+    more = {"guests": {"g": {"token": {"file": "none/../work/token"}}}}
+    lab = PoolLab(template, folders=["none/../work"], more=more)
+    (lab.work / "page").write_text("shown")
+    (lab.work / "token").write_text(TOKEN)
+    async with lab:
+        assert await lab.run(code) == (0, "shown ['page', 'token']\nPermission denied\n", "")
 
 
 @pytest.mark.kvm

@@ -33,6 +33,7 @@ from cryptography.x509.oid import NameOID
 
 from seamgate.address import canonical_name
 from seamgate.errors import ConfigError, TargetError
+from seamgate.places import anchored
 
 CA_YEARS = 10
 # Guests and hosts disagree about the time by more than one would think; a day is below what anybody notices.
@@ -141,7 +142,7 @@ def default_directory() -> Path:
 
 def ca_directory(config: CaConfig, base: Path) -> Path:
     """Return the folder of the CA that a configuration names, relative to `base`."""
-    return base / Path(config.dir).expanduser() if config.dir else default_directory()
+    return Path(anchored(config.dir, base) if config.dir else anchored(default_directory()))
 
 
 def files_of(directory: Path, guest: str = "") -> CaFiles:

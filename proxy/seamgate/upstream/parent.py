@@ -26,6 +26,7 @@ from seamgate.credentials.config import SourceConfig
 from seamgate.credentials.sources import Source, open_source
 from seamgate.errors import ConfigError, ConnectFailed, SeamgateError, TargetError
 from seamgate.flow import Resolution, Target
+from seamgate.places import anchored
 from seamgate.streams import Receiver, TlsStream, as_protocol
 from seamgate.upstream.origins import OriginPatterns
 from seamgate.upstream.tls import TlsProfile, build_context, tls_failed
@@ -115,7 +116,7 @@ class Parent:
         self._refuse_own = refuse_own
         self._context: ssl.SSLContext | None = None
         if self._target.scheme == "https":
-            ca = str(base / Path(config.ca).expanduser()) if config.ca else ""
+            ca = anchored(config.ca, base) if config.ca else ""
             self._context = build_context(TlsProfile(ca=ca))
         elif config.ca:
             raise ConfigError("upstream_proxy: `ca` is for a proxy with an https:// URL")
@@ -124,7 +125,7 @@ class Parent:
         if config.login is not None:
             source = config.login.password
             if source.file is not None:
-                source = msgspec.structs.replace(source, file=str(base / Path(source.file).expanduser()))
+                source = msgspec.structs.replace(source, file=anchored(source.file, base))
             self._password = open_source(
                 "upstream_proxy.login",
                 source,

@@ -18,6 +18,7 @@ import structlog
 
 from seamgate.errors import ConfigError, TargetError, TlsFailed
 from seamgate.flow import Target
+from seamgate.places import anchored
 from seamgate.upstream.origins import OriginPatterns
 
 log = structlog.get_logger("seamgate.upstream.tls")
@@ -176,7 +177,7 @@ def _patterns(entry: OriginTls) -> OriginPatterns:
 
 
 def _file(base: Path, name: str) -> str:
-    return str(base / Path(name).expanduser())
+    return anchored(name, base)
 
 
 def _profile(draft: TlsProfile) -> TlsProfile:
