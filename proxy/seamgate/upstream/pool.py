@@ -268,8 +268,8 @@ class SessionPool:
 
     def has_idle(self, target: Target, guest: Guest, generation: int) -> bool:
         """Whether a warm session is there, or under way."""
-        bucket = self._bucket(target, guest, generation)
-        return bool(bucket.idle or bucket.shared or bucket.opening)
+        bucket = self._found.get((target, self._group(guest), generation))
+        return bucket is not None and bool(bucket.idle or bucket.shared or bucket.opening)
 
     def _bucket(self, target: Target, guest: Guest, generation: int) -> _Bucket:
         group = self._group(guest)
@@ -535,7 +535,7 @@ class SessionPool:
                 self._origins[key.target].remove(bucket)
                 if not self._origins[key.target]:
                     del self._origins[key.target]
-                self._found = {each: kept for each, kept in self._found.items() if kept is not bucket}
+                del self._found[key.target, key.group, key.generation]
 
     def retire(self, generation: int) -> None:
         """A new policy was loaded: idle sessions of older generations are closed, busy ones when they come back."""

@@ -6,6 +6,7 @@ Opening is in the test's hand, so every order of events can be had without a clo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,6 +34,44 @@ async def test_a_session_comes_back_and_is_used_again() -> None:
     assert again.session is two and two.reused
     assert Asked(pool).session is one
     assert (pool.opened_total, pool.reused_total) == (2, 2)
+
+
+async def test_asking_for_a_warm_session_leaves_nothing_behind() -> None:
+    """Each CONNECT asks, whatever its target: before anything is resolved there is no bucket."""
+    pool, _ = make()
+    assert not any(pool.has_idle(Target("https", f"a{number}.test", 443), GUEST, 1) for number in range(100))
+    assert not pool._buckets and not pool._found and not pool._origins
+
+
+async def test_a_sweep_takes_what_is_empty_and_looks_at_each_once() -> None:
+    """Thousands of targets that were asked for, and are gone, cost one look each; what is in use stays."""
+    pool, opener = make()
+    kept = Asked(pool)
+    await turn()
+    opener.under_way[0].finish()
+    await got(kept)
+    for number in range(2000):
+        pool._bucket(Target("https", f"a{number}.test", 443), GUEST, 1)
+    looked = _Counted(pool._found)
+    pool._found = looked
+    pool.sweep(0.0)
+    assert len(pool._buckets) == len(pool._found) == len(pool._origins) == 1
+    assert looked.walks == 0 and pool._found is looked
+    kept.release()
+
+
+class _Counted(dict[Any, Any]):
+    """A dictionary that counts how often it was walked through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.walks += 1
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
 
 
 @pytest.mark.parametrize(
