@@ -20,6 +20,7 @@ from seamgate.headers import any_named
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline
 from seamgate.protocol.heads import CHUNKED, ResponseHead
+from seamgate.protocol.pieces import hold_piece
 from seamgate.protocol.whole import check_coding, check_not_partial
 from seamgate.sides import GuestSide
 from seamgate.verdict import Verdict
@@ -203,7 +204,7 @@ class Answer:
     def _pass(self, data: bytes) -> None:
         self.body_bytes += len(data)
         if self._waiting is not None:
-            self._waiting.append(data)
+            hold_piece(self._waiting, data)
         else:
             self._guest.send_data(data)
 

@@ -17,6 +17,7 @@ from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline, PluginStats
 from seamgate.plugin_time import SLOW_PART, Toll
 from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder
+from seamgate.protocol.pieces import SMALL_BYTES
 from seamgate.protocol.whole import check_coding, check_not_partial, message_coding
 from seamgate.verdict import Verdict
 
@@ -212,8 +213,17 @@ class Lookers(Filters):
         """Let the inspectors look at a piece; return what may go on of all that came."""
         plain = data if self._coded is None else self._coded.feed(data)
         self._seen_bytes += len(plain)
-        self._held.append((data, self._seen_bytes if self._coded is None else _UNDECIDED))
+        self._hold(data, self._seen_bytes if self._coded is None else _UNDECIDED)
         return self._let_go(super().feed(plain))
+
+    def _hold(self, data: bytes, seen_bytes: int) -> None:
+        """Keep a piece as it came; small ones that may only go together as one, see `protocol.pieces`."""
+        if self._held and len(data) < SMALL_BYTES:
+            last, mark = self._held[-1]
+            if len(last) < SMALL_BYTES and (self._coded is None or mark == seen_bytes):
+                self._held[-1] = (last + data, seen_bytes)
+                return
+        self._held.append((data, seen_bytes))
 
     def flush(self) -> bytes:
         """The stream pauses: return what the inspectors let go."""

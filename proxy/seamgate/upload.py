@@ -17,6 +17,7 @@ from seamgate.headers import Headers, join_header
 from seamgate.outgoing import check_trailers
 from seamgate.protocol.coding import Caps, UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED
+from seamgate.protocol.pieces import hold_piece
 from seamgate.protocol.whole import message_coding
 from seamgate.sides import UpstreamSide
 
@@ -133,7 +134,7 @@ class Upload:
             SeamgateError: OVERLOADED: the gateway, or this guest, holds as much as it may.
         """
         self._take(len(data))
-        self.held.append(data)
+        hold_piece(self.held, data)
         self.held_bytes += len(data)
 
     def _take(self, size_bytes: int) -> None:

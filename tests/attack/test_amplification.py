@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
+import pytest
+
 from seamgate.policy.evaluation import CACHED_SIZE, Evaluator
-from support.lab import Lab
+from seamgate.protocol import http2_frames as wire
+from support.http2 import tunnel
+from support.lab import ALLOW_ALL, Lab
 from support.upstream import HttpUpstream, echo
 
 PORTS = ["1-65535"]
@@ -37,3 +42,27 @@ async def test_long_paths_are_not_remembered() -> None:
         assert len(told) == 61
         assert sum("deny no_rule_matched 403 denied" in each for each in told) == 41
         assert max(len(record.message) for record in lab.records) < 2 * CACHED_SIZE
+
+
+JUDGED: dict[str, Any] = {"id": "no-y", "deny": {"hosts": ["api.test"], "methods": ["POST"], "json": {"x": "y"}}}
+
+
+@pytest.mark.parametrize("size", [1, 2, 700])
+async def test_tiny_pieces_that_wait_take_what_is_counted_of_them(size: int) -> None:
+    """A body that a rule waits for, in frames of two bytes: what holds it is hardly larger than `held_bytes` says."""
+    async with Lab(HttpUpstream(echo), rules=[ALLOW_ALL, JUDGED], credential=False) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/x", (b"content-type", b"application/json"), method="POST")
+        body = b'{"x": "y", "z": "' + b"a" * 40_000
+        frames = [wire.write_frame(wire.DATA, 0, stream, body[at : at + size]) for at in range(0, len(body), size)]
+        await guest.raw(*frames)
+        held = lab.gateway.seam.held
+        await lab.until(lambda: held.used_bytes == len(body))
+        exchange: Any = next(iter(lab.gateway.seam.under_way))
+        pieces = exchange._upload.held
+        assert b"".join(pieces) == body
+        assert sum(map(sys.getsizeof, pieces)) + sys.getsizeof(pieces) < 1.1 * len(body)
+        await guest.data(stream, b'"}', ended=True)
+        assert (await guest.answer(stream)).reason == "rule_denied"
+        await lab.audited("POST /x deny rule_denied 403 denied")
+        assert held.used_bytes == 0

@@ -19,7 +19,7 @@ from seamgate.flow import Headers
 from seamgate.grpc import grpc_denial, is_grpc
 from seamgate.holding import Holding
 from seamgate.protocol.heads import RequestHead
-from seamgate.protocol.http2_events import StreamData, StreamEnd, StreamEvent, join_data
+from seamgate.protocol.http2_events import StreamData, StreamEnd, StreamEvent, hold_event, join_data
 from seamgate.protocol.http2_fields import response_fields
 from seamgate.protocol.http2_frames import CANCEL, INTERNAL_ERROR
 from seamgate.sides import WebSocketGuest
@@ -68,7 +68,7 @@ class Http2Stream(WebSocketGuest):
             self._deliver(event)
 
     def _hold(self, event: StreamEvent) -> None:
-        self.held.append(event)
+        hold_event(self.held, event)
         exchange = self.exchange
         if isinstance(event, StreamData) and exchange is not None:
             self._held_bytes += len(event.data)

@@ -11,6 +11,7 @@ import msgspec
 from seamgate.errors import ProtocolError
 from seamgate.flow import Headers
 from seamgate.protocol.heads import RequestHead, ResponseHead
+from seamgate.protocol.pieces import SMALL_BYTES
 
 
 class StreamHead(msgspec.Struct, frozen=True):
@@ -73,6 +74,16 @@ Event = (
     StreamHead | StreamData | StreamEnd | StreamMalformed | StreamReset | GoingAway | SettingsChanged | ConnectionBroken
 )
 StreamEvent = StreamHead | StreamData | StreamEnd
+
+
+def hold_event(events: list[StreamEvent], event: StreamEvent) -> None:
+    """Append an event of a stream to those that wait; a small piece of its body to the last, where that is one too."""
+    last = events[-1] if events else None
+    if isinstance(event, StreamData) and isinstance(last, StreamData):
+        if len(event.data) < SMALL_BYTES and len(last.data) < SMALL_BYTES:
+            events[-1] = StreamData(event.stream, last.data + event.data)
+            return
+    events.append(event)
 
 
 def join_data(events: list[StreamEvent]) -> list[StreamEvent]:

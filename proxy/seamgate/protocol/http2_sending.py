@@ -15,6 +15,7 @@ from seamgate.flow import Headers
 from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.http2_fields import Fields, is_unindexed
 from seamgate.protocol.http2_guard import Guard
+from seamgate.protocol.pieces import hold_piece
 
 FULL_BYTES: Final = 65536
 """A stream with so much queued takes no more, until only `LOW_BYTES` are left."""
@@ -122,7 +123,7 @@ class Http2Sender:
         stream = self._streams.get(number)
         if stream is None or not data or not stream.local_open or stream.end:
             return
-        stream.queue.append(data)
+        hold_piece(stream.queue, data)
         stream.queued_bytes += len(data)
         self._ready[number] = stream
         if stream.queued_bytes > FULL_BYTES:
