@@ -11,7 +11,7 @@ import pytest
 from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, MOST_HOLDS
 from support.client import Client
 from support.crew import Crew
-from support.lab import ALLOW_ALL, SECRET, WITH_KEY, Lab
+from support.lab import ALLOW_ALL, OTHER_TOKEN, SECRET, WITH_KEY, Lab
 from support.line import Cut, Line
 from support.reloads import reload
 from support.upstream import RawUpstream, silent
@@ -147,13 +147,28 @@ async def test_all_workers_count_together() -> None:
             assert (await each.ask("GET", "/api/y")).reason == "secret_probed"
 
 
-async def guess_in_turn(crew: Crew, clients: list[Client]) -> str:
+async def test_all_workers_count_together_for_who_came_by_a_reload() -> None:
+    """A guest that a reload added has its place in the memory of all of them, as those have that were there."""
+    settings: dict[str, Any] = {"entries": {"base_url": {"guest": ""}}}
+    async with Crew(RawUpstream(silent), rules=[WITH_KEY], settings={**settings, "guests": {"h": None}}) as crew:
+        crew._settings = settings
+        crew.write_settings()
+        await crew.supervisor.reload_everywhere()
+        prefix = f"/~{OTHER_TOKEN}"
+        first, second = await crew.spread(prefix=prefix)
+        assert await guess_in_turn(crew, [first, second], f"{prefix}/api") == MOST_LEARNT
+        for each in await crew.spread(prefix=prefix):
+            assert (await each.ask("GET", f"{prefix}/api/y")).reason == "secret_probed"
+
+
+async def guess_in_turn(crew: Crew, clients: list[Client], path: str = "/api") -> str:
     """Guess the next character in an upload of its own, by one worker after the other; return what is known then."""
     known, number = SECRET[:FLUSH_LIMIT_BYTES], 0
     while True:
         known = SECRET[: len(known) + 1]
         client = clients[len(known) % len(clients)]
-        await client.send(b"POST /api/x HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        head = f"POST {path}/x HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
+        await client.send(head.encode())
         line = await crew.upstream.connection(number)
         await line.head()
         try:

@@ -72,16 +72,17 @@ class Crew(Lab):
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    async def spread(self, number: int = 1) -> list[Client]:
+    async def spread(self, number: int = 1, *, prefix: str = "") -> list[Client]:
         """Return clients of the base-URL entry, so many of each worker, worker by worker.
 
-        Whoever is free takes the next connection; so connect until each has enough.
+        Whoever is free takes the next connection; so connect until each has enough. `prefix` has the token, where the
+        entry asks for one.
         """
         found: dict[int, list[Client]] = {member.number: [] for member in self.members}
         while any(len(clients) < number for clients in found.values()):
             clients = [await self.base() for _ in range(4)]
             for client in clients:
-                answer = await client.ask("GET", "/nowhere")
+                answer = await client.ask("GET", f"{prefix}/nowhere")
                 assert answer.status == 400, answer
                 worker = worker_of(answer.header(b"x-request-id"))
                 if len(found[worker]) < number:

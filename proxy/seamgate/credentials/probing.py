@@ -16,7 +16,7 @@ whoever's they are, where they are too long to be chance (`LONG_BYTES`). Once th
 `MOST_OF_SECRET`, whoever adds a new one is ended at once: together guests learn some 15 characters of a spelling, and
 each further guest one.
 
-With workers, all of them count together (`seamgate.workers.findings`). What a reload adds is counted by each worker.
+With workers, all of them count together (`seamgate.workers.findings`), what reloads add included.
 """
 
 from __future__ import annotations

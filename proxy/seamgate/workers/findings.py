@@ -1,6 +1,7 @@
 """What guests found out about secrets, counted by all workers together: `Findings` of `seamgate.credentials.probing`.
 
-Each guest and each credential that the gateway started with has a place in the shared memory: how many holds told
+Each guest and each credential has a place in the shared memory, those that a reload added from when a worker first asks
+for it: how many holds told
 something new, whether it is spent, and of each text that was held a keyed hash, so that what one worker has held tells
 nothing new in another one. Read and written under one lock, which is seldom taken: only where something is held.
 `spent` is one number, read without it. Where a place is full, a text counts as new: then the count is too high, not too
@@ -72,17 +73,42 @@ class SharedFindings:
 
 
 class FindingsTable:
-    """The places of all guests and credentials that the gateway started with."""
+    """The places of all guests and credentials: of those that the gateway started with, and spare ones.
+
+    A spare place is taken once and for good, by the name of who has it: one that goes and comes back with another
+    reload goes on where it was.
+    """
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         keys = [*(("guest", guest) for guest in memory.guests), *(("secret", name) for name in memory.credentials)]
-        self._places = {key: number * FINDINGS_CELLS for number, key in enumerate(keys)}
+        self._places = {key: number for number, key in enumerate(keys)}
 
     def get(self, kind: str, key: str) -> SharedFindings | None:
-        """Return the place of a guest ("guest", id) or a credential ("secret", name); None: it has none."""
+        """Return the place of a guest ("guest", id) or a credential ("secret", name); None: no spare one is left."""
         place = self._places.get((kind, key))
-        memory = self._memory
         if place is None:
-            return None
-        return SharedFindings(memory.findings, place, memory.findings_key, memory.findings_lock)
+            spare = self._spare(kind, key)
+            if spare is None:
+                return None
+            place = len(self._places) + spare
+        memory = self._memory
+        return SharedFindings(memory.findings, place * FINDINGS_CELLS, memory.findings_key, memory.findings_lock)
+
+    def _spare(self, kind: str, key: str) -> int | None:
+        """Return the number of the spare place that this name has, or gets now; None: there is none left.
+
+        Asked once for each name in each worker, which keeps what it gets.
+        """
+        memory = self._memory
+        name = f"{kind}\0{key}".encode("utf-8", "surrogatepass")
+        tag = int.from_bytes(blake2b(name, key=memory.findings_key, digest_size=_HASH_BYTES).digest(), "little") or 1
+        with memory.findings_lock:
+            tags = memory.spare_tags.tolist()
+            if tag in tags:
+                return tags.index(tag)
+            if 0 not in tags:
+                return None
+            place = tags.index(0)
+            memory.spare_tags[place] = tag
+        return place

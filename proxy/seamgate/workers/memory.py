@@ -37,6 +37,8 @@ _PAGE_BYTES = 4096
 _COLUMN_LOCK, _FINDINGS_LOCK, _GROUP_LOCK = 0, 512, 1024
 FINDINGS_CELLS = 128
 """Numbers of eight bytes for each guest and each credential: three, and hashes of what was held."""
+SPARE_PLACES = 1024
+"""For guests and credentials that reloads add; over more of them each worker counts for itself."""
 _FINDINGS_KEY_BYTES = 16
 
 
@@ -92,7 +94,9 @@ class SharedMemory:
     Attributes:
         fd: its descriptor, for workers to inherit.
         windows: of requests that are counted against rate limits.
-        findings, findings_key, findings_lock: of what guests found out; by guests first, then by credentials.
+        findings, findings_key, findings_lock: of what guests found out; by guests first, then by credentials, then
+            of those that came later.
+        spare_tags: of each place of those that came later, whose it is (`seamgate.workers.findings`); 0: nobody's.
     """
 
     def __init__(self, fd: int, workers: int, guests: Sequence[str], credentials: Sequence[str] = ()) -> None:
@@ -111,13 +115,15 @@ class SharedMemory:
         start += _TABLE_BYTES
         self.findings_key = self._memory[start : start + _FINDINGS_KEY_BYTES]
         start += _FINDINGS_KEY_BYTES
-        size = places * FINDINGS_CELLS * _CELL_BYTES
+        self.spare_tags = memoryview(self._memory)[start : start + SPARE_PLACES * _CELL_BYTES].cast("Q")
+        start += SPARE_PLACES * _CELL_BYTES
+        size = (places + SPARE_PLACES) * FINDINGS_CELLS * _CELL_BYTES
         self.findings = memoryview(self._memory)[start : start + size].cast("Q")
         self.findings_lock = Lock(fd, _FINDINGS_LOCK)
 
     @classmethod
     def make(cls, workers: int, guests: Sequence[str], credentials: Sequence[str] = ()) -> SharedMemory:
-        """Make fresh memory. Only what is used takes room: a page or two for each window."""
+        """Make fresh memory. Only what is used takes room: a page or two for each window, one for four findings."""
         fd = os.memfd_create("seamgate-shared", os.MFD_CLOEXEC)
         columns = HELD_BY_GUEST + len(guests)
         os.ftruncate(fd, _size_bytes(workers, columns, len(guests) + len(credentials)))
@@ -220,5 +226,6 @@ def _pages(size_bytes: int) -> int:
 
 
 def _size_bytes(workers: int, columns: int, places: int) -> int:
-    findings_bytes = _FINDINGS_KEY_BYTES + places * FINDINGS_CELLS * _CELL_BYTES
+    places_bytes = (places + SPARE_PLACES) * FINDINGS_CELLS * _CELL_BYTES
+    findings_bytes = _FINDINGS_KEY_BYTES + SPARE_PLACES * _CELL_BYTES + places_bytes
     return _pages(workers * columns * _CELL_BYTES) + _TABLE_BYTES + findings_bytes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seamgate.credentials.probing import Findings, OwnFindings
 from seamgate.workers.findings import MOST_TEXTS, FindingsTable
-from seamgate.workers.memory import HELD, OPEN, SharedMemory
+from seamgate.workers.memory import HELD, OPEN, SPARE_PLACES, SharedMemory
 
 GUESTS, CREDENTIALS = ("a", "b"), ("a", "key")
 
@@ -51,8 +51,33 @@ def test_places_are_apart(memory: SharedMemory) -> None:
             place(memory, *at).add(b"%d" % text, counts=True)
     assert [place(memory, *at).holds for at in places] == [1, 2, 3, 4]
     assert [memory.total(column) for column in (OPEN, HELD)] == [0, 0]
+    assert [place(memory, *at).holds for at in (("guest", "key"), ("secret", "b"))] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["guest", "secret"])
+def test_what_a_reload_added_counts_together_too(memory: SharedMemory, kind: str) -> None:
+    """Whichever worker asks first, in whatever order; a guest and a credential of one name are two."""
+    place(memory, kind, "others").add(b"sk-x", counts=True)
+    one, other = place(memory, kind, "new"), place(memory, kind, "new")
+    assert (one.add(b"sk-l", counts=True), other.add(b"sk-l", counts=True)) == (True, False)
+    assert other.add(b"sk-li", counts=True)
+    other.end()
+    assert (one.holds, one.spent) == (2, True)
+    twin = place(memory, "secret" if kind == "guest" else "guest", "new")
+    assert (twin.holds, twin.spent, place(memory, kind, "others").holds) == (0, False, 1)
+    assert [place(memory, kind, key).holds for key in GUESTS] == [0, 0]
+
+
+def test_more_names_than_there_is_room_for_are_counted_by_each_worker(memory: SharedMemory) -> None:
+    """Those that have a place keep it; the next one is told that there is none."""
     table = FindingsTable(memory)
-    assert table.get("guest", "key") is table.get("secret", "b") is None
+    first = table.get("guest", "new-0")
+    assert first is not None
+    first.add(b"sk-l", counts=True)
+    assert all(table.get("guest", f"new-{number}") for number in range(SPARE_PLACES))
+    assert table.get("guest", "one-more") is None
+    assert place(memory, "guest", "new-0").holds == 1
+    assert place(memory, "guest", "a").add(b"sk-l", counts=True)
 
 
 def test_a_full_place_counts_too_much_rather_than_too_little(memory: SharedMemory) -> None:
@@ -69,7 +94,7 @@ def test_no_text_stands_in_the_memory(memory: SharedMemory) -> None:
     """Beginnings of secrets are kept as hashes, by a key that no other gateway has."""
     place(memory).add(b"sk-live-4f9a7c1b", counts=True)
     size = os.fstat(memory.fd).st_size
-    assert b"sk-live" not in os.pread(memory.fd, 1 << 20, size - (1 << 20))
+    assert b"sk-live" not in os.pread(memory.fd, 2 << 20, size - (2 << 20))
     other = SharedMemory.make(2, GUESTS, CREDENTIALS)
     assert other.findings_key != memory.findings_key != bytes(16)
     other.close()
