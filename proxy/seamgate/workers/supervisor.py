@@ -89,7 +89,11 @@ class Supervisor(Gateway):
         """
         self._count = config.workers
         if config.entries.pool is not None:
-            raise ConfigError("`entries: kvm: pool:` is for a gateway of one process: take it out, or `workers: 1`")
+            raise ConfigError(
+                "`entries: kvm: pool:` is for a gateway of one process: a guest's ring is read by the process that"
+                " restored it, so no other worker could carry its requests, and a worker that is started again would"
+                " end its guests. Take it out, say `workers: 1`, or let a second gateway have the pool"
+            )
         self._check_limits(config)
         super().__init__(config)
         self._logging = log_format, log_level
