@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
@@ -185,6 +186,29 @@ def test_the_unit_is_hardened() -> None:
     assert service["User"] == "seamgate"
 
 
+def analyzed(text: str, folder: Path) -> tuple[int, str]:
+    """Return what `systemd-analyze security` says to a unit: exit code, by the rating of the docs, and last line."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    unit_file = folder / "seamgate.service"
+    unit_file.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold=15", str(unit_file)],
+        capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+    return done.returncode, done.stdout.splitlines()[-1]
+
+
+def test_systemd_rates_the_unit_as_the_docs_say(tmp_path: Path) -> None:
+    """`systemd-analyze security`: 1.5; without one line of the sandbox it would be more, and fail."""
+    text = (DEPLOY / "seamgate.service").read_text()
+    code, told = analyzed(text, tmp_path)
+    assert (code, "for seamgate.service: 1.5 OK" in told) == (0, True), told
+    assert "rates it 1.5" in (DEPLOY.parent / "docs" / "operations.md").read_text()
+    code, told = analyzed(text.replace("RestrictNamespaces=yes\n", ""), tmp_path)
+    assert code != 0, told
+
+
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """`systemd-analyze verify` has nothing to say, once the programs of the unit are there."""
     if shutil.which("systemd-analyze") is None:
@@ -221,3 +245,84 @@ def test_the_container_runs_without_root() -> None:
     assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
     assert '"status", "--live"' in last
     assert "gcc" not in last
+
+
+def instructions() -> list[list[tuple[str, str]]]:
+    """Return the container file by stage: (instruction, its arguments), lines joined, comments left out."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    stages: list[list[tuple[str, str]]] = [[]]
+    for line in filter(str.strip, text.splitlines()):
+        name, _, arguments = line.strip().partition(" ")
+        if name == "FROM":
+            stages.append([])
+        stages[-1].append((name, " ".join(arguments.split())))
+    return stages
+
+
+def of_stage(stage: int, name: str) -> list[str]:
+    """Return the arguments of all instructions of this name in a stage."""
+    return [arguments for each, arguments in instructions()[stage] if each == name]
+
+
+def test_the_container_file_has_two_stages_of_one_pinned_base() -> None:
+    """The base names version and release, is no `latest`, and is one that the package says that it supports."""
+    (argument,) = of_stage(0, "ARG")
+    version = re.fullmatch(r"PYTHON=(3\.\d+)-slim-[a-z]+", argument)
+    assert version is not None
+    assert f"Programming Language :: Python :: {version[1]}" in (DEPLOY.parent / "pyproject.toml").read_text()
+    assert [of_stage(stage, "FROM") for stage in (1, 2)] == [["python:${PYTHON} AS build"], ["python:${PYTHON}"]]
+    assert len(instructions()) == 3
+
+
+def test_every_command_of_the_container_file_is_sound() -> None:
+    """The shell reads it; apt installs named versions only, and leaves no lists; nothing is piped or fetched."""
+    commands = [command for stage in (1, 2) for command in of_stage(stage, "RUN")]
+    for command in commands:
+        done = subprocess.run(["sh", "-n", "-c", command], capture_output=True, text=True, check=False, timeout=10)
+        assert (done.returncode, done.stderr) == (0, ""), command
+        assert not re.search(r"\||;|\b(?:sudo|curl|wget|chmod 777)\b", command), (
+            "a failure would go unseen, or is too much"
+        )
+        if "apt-get" in command:
+            found = re.search(r"apt-get update && apt-get install --yes --no-install-recommends (.*?) &&", command)
+            assert found is not None, command
+            assert all("=" in package for package in found[1].split()), found[1]
+            assert "rm -rf /var/lib/apt/lists/*" in command
+        for call in re.findall(r"pip (?:install|download|wheel) [^&]*", command):
+            assert "--no-cache-dir" in call, call
+    assert not [name for stage in instructions() for name, _ in stage if name == "ADD"]
+
+
+def test_what_the_container_file_copies_is_there() -> None:
+    """Of the context, without what is ignored, or of the stage before; nothing of the build but the environment."""
+    for arguments in of_stage(1, "COPY"):
+        *sources, _ = arguments.split()
+        assert all((DEPLOY.parent / source).exists() for source in sources)
+    assert of_stage(2, "COPY") == ["--from=build /opt/seamgate /opt/seamgate"]
+    ignored = (DEPLOY / "Containerfile.dockerignore").read_text().split()
+    assert {".git", ".venv", "tests", "**/*.jsonl"} <= set(ignored)
+    needed = ("proxy", "plugins", "vmm", "shim", "hatch_build.py", "pyproject.toml", "Makefile", "README.md", "LICENSE")
+    assert not set(ignored) & set(needed)
+
+
+def test_the_container_runs_what_is_there() -> None:
+    """Programs in the form that no shell reads, so that signals arrive; with options that the command has."""
+    last = dict(instructions()[2])
+    assert json.loads(last["ENTRYPOINT"]) == ["seamgate"]
+    command = json.loads(last["CMD"])
+    known = {option for parameter in serve.params for option in parameter.opts}
+    assert command[0] == "serve" and {each for each in command if each.startswith("--")} <= known
+    assert json.loads(last["HEALTHCHECK"].rpartition(" CMD ")[2]) == ["seamgate", "status", "--live"]
+    assert last["STOPSIGNAL"] == "SIGTERM"
+    names = [name for name, _ in instructions()[2]]
+    assert names.index("USER") > max(place for place, name in enumerate(names) if name in ("RUN", "COPY"))
+
+
+def test_the_user_of_the_container_owns_what_it_writes() -> None:
+    """The folders that are volumes, and only those."""
+    last = dict(instructions()[2])
+    volumes = json.loads(last["VOLUME"])
+    made = re.search(r"install -d -o seamgate -g seamgate -m 0700 ([^&]*?) &&", last["RUN"])
+    assert made is not None and made[1].split() == volumes
+    assert f"--uid {last['USER'].partition(':')[0]} " in last["RUN"]
+    assert set(map(int, last["EXPOSE"].split())) == {port["containerPort"] for port in pod()["containers"][0]["ports"]}
