@@ -36,8 +36,8 @@ check: build ## formatting, lint and types
 test: build ## everything that CI runs
 	$(PYTEST) tests
 
-test-full: build ## bodies of 1 GiB in bounded memory (`make test` takes 256 MiB)
-	SEAMGATE_TEST_FULL=1 $(PYTEST) tests/e2e/test_http1_streams.py -k beyond
+test-full: build ## bodies, and a pack of git, of 1 GiB in bounded memory (`make test` takes 256 and 64 MiB)
+	SEAMGATE_TEST_FULL=1 $(PYTEST) tests/e2e/test_http1_streams.py tests/e2e/test_clients_git_large.py -k beyond
 
 test-browser: build ## Chromium through the gateway; takes the packages chromium and libnss3-tools
 	$(PYTEST) tests/browser/chromium.py

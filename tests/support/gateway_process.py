@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from seamgate.ca.environment import client_environment
 from seamgate.ca.store import init_ca
 from support.certificates import write_upstream_ca
 from support.lab import ALLOW_ALL, SECRET, WITH_KEY
@@ -84,6 +85,17 @@ class GatewayProcess:
     def peak_rss_mib(self) -> float:
         """Return the most that was ever resident."""
         return self._status("VmHWM")
+
+    def pss_mib(self) -> float:
+        """Return its proportional memory: pages that it shares count by part."""
+        text = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
+        return int(text.split("Pss:")[1].split()[0]) / 1024
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that a real client gets."""
+        host, port = self.addresses["proxy"]
+        variables = client_environment(f"http://{host}:{port}", self.folder / "ca" / "ca.pem")
+        return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder), "LANG": "C.UTF-8", **variables}
 
     def _status(self, name: str) -> float:
         text = Path(f"/proc/{self._process.pid}/status").read_text()

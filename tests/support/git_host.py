@@ -47,10 +47,10 @@ class GitHost:
 
     async def __call__(self, talk: Talk) -> None:
         """Answer one request."""
-        body = await talk.body()
         scheme, _, login = (talk.header("authorization") or "").partition(" ")
         self.logins.append(base64.b64decode(login).decode() if scheme == "Basic" else "")
         if self.logins[-1] != f"ci:{SECRET}":
+            await talk.body()
             await talk.respond(401, b"log in", [("www-authenticate", 'Basic realm="git"')])
             return
         path, _, query = talk.target.partition("?")
@@ -63,27 +63,50 @@ class GitHost:
             "QUERY_STRING": query,
             "REQUEST_METHOD": talk.method,
             "CONTENT_TYPE": talk.header("content-type") or "",
-            "CONTENT_LENGTH": str(len(body)),
             "HTTP_CONTENT_ENCODING": talk.header("content-encoding") or "",
             "GIT_PROTOCOL": talk.header("git-protocol") or "",
         }
+        if (length := talk.header("content-length")) is not None:
+            environment["CONTENT_LENGTH"] = length
         backend = await asyncio.create_subprocess_exec(
             "git",
             "http-backend",
             env=environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
         )
+        feeding = asyncio.ensure_future(_feed(talk, backend))
         try:
-            out, _ = await backend.communicate(body)
+            await _answer(talk, backend)
+            await feeding
+            await backend.wait()
         finally:
+            feeding.cancel()
             if backend.returncode is None:  # the test is over before git is
                 backend.kill()
-        head, _, answer = out.partition(b"\r\n\r\n")
-        fields = [line.partition(":")[::2] for line in head.decode().splitlines()]
-        status = next((int(value.split()[0]) for name, value in fields if name.lower() == "status"), 200)
-        await talk.respond(status, answer, [(n, v.strip()) for n, v in fields if n.lower() != "status"])
+
+
+async def _feed(talk: Talk, backend: asyncio.subprocess.Process) -> None:
+    """Hand the request's body over as it comes: packs are larger than memory."""
+    assert backend.stdin is not None
+    while (piece := await talk.piece()) is not None:
+        backend.stdin.write(piece)
+        await backend.stdin.drain()
+    backend.stdin.close()
+
+
+async def _answer(talk: Talk, backend: asyncio.subprocess.Process) -> None:
+    """Pass on what the program says: a head as CGI has it (RFC 3875 6), then the body."""
+    out = backend.stdout
+    assert out is not None
+    head = await out.readuntil(b"\r\n\r\n")
+    fields = [line.partition(":")[::2] for line in head.decode().splitlines() if line]
+    status = next((int(value.split()[0]) for name, value in fields if name.lower() == "status"), 200)
+    await talk.begin(status, [(n, v.strip()) for n, v in fields if n.lower() != "status"])
+    while piece := await out.read(1 << 16):
+        await talk.data(piece)
+    await talk.finish()
 
 
 def _git(*arguments: str) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 PROGRAM_LIMIT_S = 50.0
 
 
-async def run(*command: str, env: Mapping[str, str], stdin: bytes | None = None) -> tuple[int, bytes, bytes]:
+async def run(
+    *command: str, env: Mapping[str, str], stdin: bytes | None = None, limit_s: float = PROGRAM_LIMIT_S
+) -> tuple[int, bytes, bytes]:
     """Run a program to its end: (exit code, stdout, stderr)."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -21,7 +23,7 @@ async def run(*command: str, env: Mapping[str, str], stdin: bytes | None = None)
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(PROGRAM_LIMIT_S):
+        async with asyncio.timeout(limit_s):
             out, err = await process.communicate(stdin)
     except BaseException:
         process.kill()
