@@ -130,9 +130,12 @@ static Step reference(const Text *text, Py_ssize_t place)
 
 static bool in_data_line(const Text *text, Py_ssize_t place)
 {
-    Py_ssize_t start = place;
-    while (start > 0 && text->data[start - 1] != '\n' && text->data[start - 1] != '\r')
-        start--;
+    /* As libc searches: the last line of a large body that is one line is often such a place. */
+    const uint8_t *end = memrchr(text->data, '\n', place);
+    Py_ssize_t start = end ? end + 1 - text->data : 0;
+    end = memrchr(text->data + start, '\r', place - start);
+    if (end)
+        start = end + 1 - text->data;
     return (!start && text->within) || (text->size - start >= 5 && !memcmp(text->data + start, "data:", 5));
 }
 
