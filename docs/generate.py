@@ -38,9 +38,9 @@ secret, only where secrets come from. `seamgate serve --check` says whether it c
 `upstream_proxy`, `http2` and `reload`;
 the rest waits for the next start, and both say so.
 
-Names of files start from the file's own folder, or from a home (`~`). They are read as one absolute place, when the file
-is read; a `..` is the folder above that which a link before it leads to. Other links are followed at each use, so that what is
-rotated behind one is found.
+Names of files start from the file's own folder, or from a home (`~`). They are read as one absolute place, when the
+file is read; a `..` is the folder above that which a link before it leads to. Other links are followed at each use, so
+that what is rotated behind one is found.
 """
 _REASONS_INTRODUCTION = """\
 Every refusal carries one of these codes: in the body of the denial, in `Proxy-Status` and `X-Seamgate-Reason`, in the
