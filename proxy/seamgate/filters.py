@@ -7,6 +7,7 @@ does one slow call too many on behalf of the same guest (`seamgate.plugin_time`)
 
 from __future__ import annotations
 
+import re
 from time import perf_counter_ns
 from typing import Final
 
@@ -279,6 +280,8 @@ class Lookers(Filters):
         return data[:size] if size < len(data) else data
 
 
+_CODINGS: Final = re.compile(rb"(?:[ \t]*+(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++[ \t]*+)?+(?:,|\Z))*+\Z")
+"""A list of tokens, of which some may be empty (RFC 9110 5.6.1). Source: RFC 9110 8.4."""
 _UNDECIDED: Final = 1 << 62
 """In the place of how much had been seen with a piece: who looks at the coded body holds something of it."""
 
@@ -338,9 +341,12 @@ def _decoder_to_look(headers: Headers) -> Decoder | None:
     Such a coding may be a mere framing (`aws-chunked`), and no rule reads the body: else it would be denied.
 
     Raises:
-        UndecodableError: it is not known, and there are compressed messages below it.
+        UndecodableError: it is not known, and there are compressed messages below it, or it is no name (`gzip;q=1`), in
+            which a lenient server may see one that is.
     """
     coding, messages = join_header(headers, b"content-encoding"), message_coding(headers)
+    if coding is not None and not _CODINGS.match(coding):
+        raise UndecodableError("the content coding is not a list of names", reason=Reason.BODY_UNDECODABLE)
     try:
         return open_decoder(coding, message_encoding=messages, reason=Reason.BODY_UNDECODABLE)
     except UndecodableError:

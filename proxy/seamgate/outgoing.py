@@ -14,13 +14,19 @@ from seamgate.flow import Request, Supply
 from seamgate.headers import OF_THE_GATEWAY, Headers, any_named, apply_amendment, find_header
 from seamgate.policy.folding import fold_header
 from seamgate.protocol.coding import narrow_accept_encoding
-from seamgate.protocol.whole import OTHER_CODINGS, RANGE_HEADERS
+from seamgate.protocol.whole import BODY_CODINGS, OTHER_CODINGS, RANGE_HEADERS
 
 # A Final of the module is read at once; an imported name is looked up each time.
 _OTHER_CODINGS: Final = frozenset(OTHER_CODINGS)
 _OF_PARTS: Final = frozenset(RANGE_HEADERS)
-_NEVER_BY_ANOTHER_NAME: Final = frozenset((*OF_THE_GATEWAY, *OTHER_CODINGS, *RANGE_HEADERS, b"accept-encoding"))
-"""What frames and routes a message, and what this module itself writes or leaves out, has one name."""
+_OF_THE_BODY: Final = (b"content-type", *BODY_CODINGS)
+"""How a body is read: judged and searched as these say."""
+_NEVER_BY_ANOTHER_NAME: Final = frozenset(
+    (*OF_THE_GATEWAY, *OTHER_CODINGS, *RANGE_HEADERS, b"accept-encoding", *_OF_THE_BODY)
+)
+"""What frames and routes a message, says how its body is read, and what this module writes or leaves out: one name."""
+_NOT_IN_TRAILERS: Final = frozenset((*OF_THE_GATEWAY, *_OF_THE_BODY))
+"""Source: RFC 9110 6.5.1."""
 _MOST_NAMES: Final = 4096
 _LONGEST_NAME: Final = 64
 _folded: Final[dict[bytes, bytes]] = {}  # a name -> as a CGI-like server sees it
@@ -122,11 +128,11 @@ def check_trailers(trailers: Headers, supplies: Sequence[Supply]) -> None:
 
     Raises:
         CredentialError: with reason CREDENTIAL_UNBOUND; there is one, in any spelling that a server may take for it.
-        GuestProtocolError: one stands for a header that frames or routes the message.
+        GuestProtocolError: one stands for a header that frames or routes the message, or says how its body is read.
     """
     for name, _ in trailers:
-        if _fold(name) in OF_THE_GATEWAY:
-            raise GuestProtocolError("a trailer has the name of a field that frames or routes a message")
+        if _fold(name) in _NOT_IN_TRAILERS:
+            raise GuestProtocolError("a trailer has the name of a field that frames, routes or describes a message")
     names = {name for supply in supplies for name, _ in supply.set_headers}
     names.update(name for supply in supplies for name in supply.remove_headers)
     kept = {fold_header(name.decode("latin-1")) for name in names}

@@ -17,7 +17,7 @@ from support.upstream import HttpUpstream, echo
 TWINS = ["x_api_key", "x.api.key", "X-Api_Key", "x_other_key", "if_range", "x_ms_range"]
 FRAMING = [
     "content_length", "transfer_encoding", "Transfer.Encoding", "proxy_authorization", "keep_alive", "http2_settings",
-    "accept_encoding", "a.im",
+    "accept_encoding", "a.im", "content_type", "Content.Encoding", "grpc_encoding", "connect_content_encoding",
 ]  # fmt: skip
 SETTINGS = {"credentials": {"key": {"remove_headers": ["x-other-key"]}}}
 
@@ -81,7 +81,9 @@ async def test_over_http2_too() -> None:
         await claimed(lab, 1)
 
 
-@pytest.mark.parametrize("name", ["content_length", "Transfer.Encoding", "x_api_key"])
+@pytest.mark.parametrize(
+    "name", ["content_length", "Transfer.Encoding", "x_api_key", "content_type", "content-encoding"]
+)
 async def test_nor_in_trailers(name: str) -> None:
     """Some servers merge them into the head."""
     async with Lab(HttpUpstream(echo), rules=[WITH_KEY]) as lab:

@@ -22,7 +22,7 @@ import msgspec
 from seamgate.flow import BodyState, Request
 from seamgate.policy.expressions import Expression, Fields, Unevaluable
 from seamgate.policy.folding import TextTooLong, fold_header, fold_text, parameter_readings
-from seamgate.policy.jsonbody import JsonRefused, check_declared, parse_json
+from seamgate.policy.jsonbody import JsonRefused, check_declared, media_type, parse_json
 from seamgate.policy.patterns import Glob
 
 
@@ -130,6 +130,19 @@ class View:
         """The same, names folded."""
         return [(fold_header(name), value) for name, value in self.headers]
 
+    @cached_property
+    def media_type(self) -> str:
+        """What the body is declared as, in lower case and without parameters; "" where nothing is said of it.
+
+        Raises:
+            Unevaluable: there is more than one type, or what stands there is none.
+        """
+        declared = [value.decode("latin-1") for name, value in self.request.headers if name in _CONTENT_TYPE]
+        try:
+            return media_type(declared)[0] if declared else ""
+        except JsonRefused as error:
+            raise Unevaluable(str(error)) from None
+
     @property
     def json(self) -> Any:
         """The body's JSON value. Ask `body_outcome` before.
@@ -236,6 +249,13 @@ def _header_readings(name: str) -> tuple[str, ...]:
     return (fold_header(name),)
 
 
+def _read_headers(view: View, wanted: Fields, asker: Expression) -> dict[str, str]:
+    result = _named(view.headers, wanted, asker, _header_readings, "header")
+    if "content-type" in result:
+        view.media_type  # noqa: B018 - raises where servers would read it differently
+    return result
+
+
 def _read_json(view: View, wanted: Fields, _: Expression) -> Any:
     return pick(view, view.json, wanted) if view.has_body else _ABSENT
 
@@ -247,7 +267,7 @@ _READERS: dict[str, Any] = {
     "port": lambda view, *_: view.request.target.port,
     "path": lambda view, *_: view.request.path,
     "query": lambda view, wanted, asker: _named(view.query, wanted, asker, view.readings, "parameter"),
-    "headers": lambda view, wanted, asker: _named(view.headers, wanted, asker, _header_readings, "header"),
+    "headers": lambda view, wanted, asker: _read_headers(view, wanted, asker),
     "json": _read_json,
 }
 
@@ -396,9 +416,12 @@ class ValueCondition(Condition, frozen=True):
             lenient = self.lenient == self.present
             found = any(name == (folded if lenient else self.name) for name, _ in self._pairs(view, lenient))
             return Outcome(found == self.present)
+        kind = view.media_type if self.kind == "headers" and folded == "content-type" else ""
         if self.lenient:
             globs = [glob.folded() for glob in self.globs]
             texts = [text for name, value in self._pairs(view, True) if name == folded for text in self._texts(value)]
+            if kind and texts:
+                texts.append(kind)
             return Outcome(any(glob.matches(view.fold(text)) for text in texts for glob in globs))
         pairs = [(name, value) for name, value in self._pairs(view, False) if folded in self._readings(view, name)]
         matched = all(any(glob.matches(value) for glob in self.globs) for _, value in pairs)

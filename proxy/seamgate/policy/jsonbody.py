@@ -23,12 +23,41 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _MARKS = (b'"', b"{", b"[", b",")
 
 _JSON_TYPE = re.compile(r"application/(?:json|[a-z0-9!#$&^_.-]+\+json)\Z")  # RFC 8259 11, RFC 6839 3.1
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+/[a-z0-9!#$%&'*+.^_`|~-]+\Z")
 # One parameter of a media type (RFC 9110 5.6.6), without the escapes of quoted text, which nobody needs here.
 _PARAMETER = re.compile(r"[ \t]*;[ \t]*(?:([a-z0-9!#$%&'*+.^_`|~-]+)=(?:([a-z0-9!#$%&'*+.^_`|~-]+)|\"([^\"\\]*)\"))?")
 
 
 class JsonRefused(ValueError):
     """The body is not JSON, or not JSON that everybody reads alike. The message says why."""
+
+
+def media_type(content_types: Iterable[str]) -> tuple[str, list[str]]:
+    """Return the media type that a body is declared as, and its charsets, in lower case.
+
+    Servers differ in what they make of two types, of a list of them, and of what is none.
+
+    Args:
+        content_types: the values of all Content-Type headers.
+
+    Raises:
+        JsonRefused: there is not exactly one, or it is no media type (RFC 9110 8.3.1).
+    """
+    declared = [each.lower() for each in content_types]
+    if len(declared) != 1:
+        raise JsonRefused("the request has more than one content-type" if declared else "it has no content-type")
+    kind = declared[0].partition(";")[0].rstrip(" \t")
+    at, charsets = len(kind), list[str]()
+    if not _MEDIA_TYPE.match(kind):
+        raise JsonRefused("its content-type can't be read")
+    while at < len(declared[0]):
+        found = _PARAMETER.match(declared[0], at)
+        if found is None:
+            raise JsonRefused("its content-type can't be read")
+        at = found.end()
+        if found.group(1) == "charset":
+            charsets.append(found.group(2) or found.group(3))
+    return kind, charsets
 
 
 def check_declared(content_types: Iterable[str]) -> None:
@@ -38,24 +67,11 @@ def check_declared(content_types: Iterable[str]) -> None:
         content_types: the values of all Content-Type headers.
 
     Raises:
-        JsonRefused: there is not exactly one; it is not application/json or another +json; its charset is another.
+        JsonRefused: as `media_type`; or it is not application/json or another +json; its charset is another.
     """
-    declared = [each.lower() for each in content_types]
-    if len(declared) != 1:
-        raise JsonRefused("the request has more than one content-type" if declared else "it has no content-type")
-    if declared[0] == "application/json":
-        return
-    media_type, _, _ = declared[0].partition(";")
-    if not _JSON_TYPE.match(media_type.rstrip(" \t")):
+    kind, charsets = media_type(content_types)
+    if not _JSON_TYPE.match(kind):
         raise JsonRefused("its content-type is not application/json")
-    at, charsets = len(media_type.rstrip(" \t")), []
-    while at < len(declared[0]):
-        found = _PARAMETER.match(declared[0], at)
-        if found is None:
-            raise JsonRefused("its content-type can't be read")
-        at = found.end()
-        if found.group(1) == "charset":
-            charsets.append(found.group(2) or found.group(3))
     if charsets not in ([], ["utf-8"], ["utf8"]):
         raise JsonRefused("its content-type declares another charset than utf-8")
 

@@ -22,6 +22,8 @@ OTHER_CODINGS: Final = (b"grpc-accept-encoding", b"connect-accept-encoding", b"a
 """By which other codings are offered: of gRPC's messages, of Connect's, deltas (RFC 3229), dictionaries (RFC 9842)."""
 _CODED: Final = frozenset((b"grpc-encoding", b"connect-content-encoding", b"im"))
 _OF_MESSAGES: Final = (b"grpc-encoding", b"connect-content-encoding")
+BODY_CODINGS: Final = (b"content-encoding", *_OF_MESSAGES)
+"""By which a body is coded, as a whole or message by message."""
 _PARTIAL: Final = 206
 _IM_USED: Final = 226
 _NOT_SATISFIABLE: Final = 416

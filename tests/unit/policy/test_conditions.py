@@ -262,6 +262,36 @@ def test_a_body_that_is_not_declared_as_json_is_unknown(kind: str, content_type:
     assert when("request.json.a == 'x'", "POST https://a.test/", headers=headers, body='{"a": "x"}') is UNKNOWN
 
 
+TYPES = {
+    "text/plain": (YES, NO),
+    "text/plain; charset=utf-8": (YES, NO),
+    "application/json": (NO, YES),
+    'Application/JSON ; x="a, b"': (NO, YES),
+    "application/json;": (NO, YES),
+    "text/plain, application/json": (UNKNOWN, UNKNOWN),
+    "text/plain;,application/json": (UNKNOWN, UNKNOWN),
+    "text/plain application/json": (UNKNOWN, UNKNOWN),
+    "text": (UNKNOWN, UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("content_type", TYPES)
+def test_a_media_type_is_compared_as_one(content_type: str) -> None:
+    """A deny covers it with any parameters; a list, of which servers read one or the other, and none are unknown."""
+    headers, line = {"content-type": content_type}, "POST https://a.test/"
+    allowed, denied = TYPES[content_type]
+    assert outcome("allow", "headers: {content-type: text/plain*}", line, headers=headers, body="{}") is allowed
+    assert outcome("deny", "headers: {content-type: application/json}", line, headers=headers, body="{}") is denied
+    cel = when('request.headers["content-type"].startsWith("text/plain")', line, headers=headers, body="{}")
+    assert cel is allowed
+
+
+def test_what_says_nothing_of_its_type_is_of_none() -> None:
+    """So it can't be told whether a server takes it for JSON: rules about JSON read it, see `json`."""
+    assert outcome("allow", "headers: {content-type: text/plain*}", "GET https://a.test/") is NO
+    assert outcome("deny", "headers: {content-type: application/json}", "GET https://a.test/") is NO
+
+
 @pytest.mark.parametrize(
     ("text", "body"),
     [
