@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 
 class Budget:
@@ -39,8 +40,8 @@ class Budget:
         self.records = 128
 
 
-BUDGET = Budget()
-MOST_SHARES = 4096
+BUDGET: Final = Budget()
+MOST_SHARES: Final = 4096
 """Shares that are kept by name; beyond, those that nobody has a use for now are forgotten."""
 
 
