@@ -22,6 +22,10 @@ PyObject *seamgate_any_named(PyObject *module, PyObject *const *args, Py_ssize_t
 PyObject *seamgate_plain_view(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *seamgate_plain_path(PyObject *module, PyObject *text);
 
+/* `unquote(data: bytes) -> bytes`, `unquote_json(data: bytes) -> bytes`; see unquote.c. */
+PyObject *seamgate_unquote(PyObject *module, PyObject *data);
+PyObject *seamgate_unquote_json(PyObject *module, PyObject *data);
+
 /* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` can be had. */
 int seamgate_find_sha256(void);
 PyObject *seamgate_sha256_hex(PyObject *module, PyObject *data);

@@ -56,7 +56,7 @@ class Reason(StrEnum):
     # What was asked for is malformed, ambiguous or never allowed.
     BAD_REQUEST = "bad_request", 400, Blame.GUEST, "The request is not well-formed HTTP, or ambiguous."
     BAD_TARGET = "bad_target", 400, Blame.GUEST, "The host or port is not a canonical name, address or number."
-    BAD_PATH = "bad_path", 400, Blame.GUEST, "The path has dot segments, ambiguous escapes or characters."
+    BAD_PATH = "bad_path", 400, Blame.GUEST, "The path has dot segments, ambiguous escapes or characters, or is long."
     TARGET_MISMATCH = "target_mismatch", 421, Blame.GUEST, "CONNECT, SNI, Host and absolute URI do not all agree."
     ADDRESS_FORBIDDEN = "address_forbidden", 403, Blame.GUEST, "The name leads to a private or special address."
     OWN_ADDRESS = "own_address", 403, Blame.GUEST, "The target is the gateway itself."

@@ -16,18 +16,30 @@ from collections.abc import Callable
 from typing import Final
 
 from seamgate.errors import Reason, TargetError
+from seamgate.unquoting import unquote
 
 # Unreserved and sub-delims without ";", with ":" and "@" (RFC 3986 3.3).
 _PLAIN = re.compile(r"(?:/[A-Za-z0-9\-._~!$&'()*+,=:@]+)*/?\Z")
 _ALLOWED = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,=:@%/]*")
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
+# "\\" would split a segment for some origin, ";" begins parameters.
+_WRONG = re.compile(r"%(?:(?![0-9A-Fa-f]{2})|[01][0-9A-Fa-f]|7[Ff]|5[Cc]|3[Bb])")
 # Looked for after the escapes of plain characters are gone: "%25%32e" becomes "%252e".
 _TWICE = re.compile(r"%25[0-9A-Fa-f]{2}")
 _DOTS = re.compile(r"/\.{1,2}(?:/|\Z)")
 _QUERY = re.compile(r"[\x21\x22\x24-\x7e]*\Z")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-# "\" would split a segment for some origin, ";" begins parameters.
-_NEVER_ENCODED = frozenset("\\;")
+# What each escape becomes, whatever the case of its digits: the character that needs none, or the same in capitals.
+_CANONICAL: Final = {
+    high + low: chr(code) if chr(code) in _UNRESERVED else f"%{code:02X}"
+    for high in "0123456789ABCDEFabcdef"
+    for low in "0123456789ABCDEFabcdef"
+    for code in (int(high + low, 16),)
+}
+MOST_CHARACTERS: Final = 8192
+"""Of a path: what common servers take for a whole request line (Apache, nginx and others, by default)."""
+MOST_SEGMENTS: Final = 256
+"""Of a path, an encoded slash for another one. A path is read in some ten ways, segment by segment; real ones have a
+tenth of this."""
 
 
 def is_plain_in_python(text: str) -> bool:
@@ -55,6 +67,11 @@ def canonical_path(text: str) -> str:
     Raises:
         TargetError: with reason BAD_PATH; it is relative or ambiguous.
     """
+    size = len(text)
+    if size > MOST_CHARACTERS:
+        raise _bad(f"has more than {MOST_CHARACTERS} characters")
+    if size > MOST_SEGMENTS and text.count("/") + text.count("%2F") + text.count("%2f") > MOST_SEGMENTS:
+        raise _bad(f"has more than {MOST_SEGMENTS} segments")
     if is_plain(text):
         return text
     allowed = _ALLOWED.match(text)
@@ -63,7 +80,7 @@ def canonical_path(text: str) -> str:
     if allowed.end() < len(text):
         odd = text[allowed.end()]
         raise _bad(f"may not hold {odd!r} (its character {allowed.end() + 1}) as it is; percent-encode it")
-    path = _ESCAPE.sub(_canonical_escape, text) if "%" in text else text
+    path = _canonical_escapes(text) if "%" in text else text
     if "%25" in path and _TWICE.search(path):
         raise _bad("has the escape %25 before two hex digits, which some origins decode twice")
     if "//" in path or "/%2F" in path or "%2F/" in path or "%2F%2F" in path:
@@ -75,25 +92,20 @@ def canonical_path(text: str) -> str:
     return path
 
 
-def _canonical_escape(match: re.Match[str]) -> str:
-    digits = match.group(1)
-    if digits is None:
-        raise _bad(f"has a % (its character {match.start() + 1}) that is not followed by two hex digits")
-    code = int(digits, 16)
-    char = chr(code)
-    if char in _UNRESERVED:
-        return char
-    if code < 0x20 or code == 0x7F or char in _NEVER_ENCODED:
-        raise _bad(
-            f"has the escape %{digits.upper()} (at character {match.start() + 1}), which origins read differently"
-        )
-    return f"%{digits.upper()}"
+def _canonical_escapes(text: str) -> str:
+    wrong = _WRONG.search(text)
+    if wrong is not None:
+        at = wrong.start() + 1
+        if wrong.end() == at:
+            raise _bad(f"has a % (its character {at}) that is not followed by two hex digits")
+        raise _bad(f"has the escape {wrong[0].upper()} (at character {at}), which origins read differently")
+    first, *rest = text.split("%")
+    return first + "".join([_CANONICAL[part[:2]] + part[2:] for part in rest])
 
 
 def _check_utf8(path: str) -> None:
-    raw = re.sub(r"%([0-9A-F]{2})", lambda match: chr(int(match.group(1), 16)), path).encode("latin-1")
     try:
-        raw.decode("utf-8")
+        unquote(path.encode("ascii")).decode("utf-8")
     except UnicodeDecodeError:
         raise _bad("has escapes that are not UTF-8") from None
 

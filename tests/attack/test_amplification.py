@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from seamgate.paths import MOST_CHARACTERS, MOST_SEGMENTS
 from seamgate.policy.evaluation import CACHED_SIZE, Evaluator
 from seamgate.protocol import http2_frames as wire
-from support.http2 import tunnel
+from seamgate.protocol.http1_reader import RequestReader
+from seamgate.protocol.work import HEAD, HEAD_SHIFT, MARKS_SHIFT
+from support.http2 import Peer, get, server, tunnel
 from support.lab import ALLOW_ALL, Lab
 from support.upstream import HttpUpstream, echo
 
@@ -66,3 +69,53 @@ async def test_tiny_pieces_that_wait_take_what_is_counted_of_them(size: int) -> 
         assert (await guest.answer(stream)).reason == "rule_denied"
         await lab.audited("POST /x deny rule_denied 403 denied")
         assert held.used_bytes == 0
+
+
+# -- heads -------------------------------------------------------------------------------------------------------------
+
+HEADS: dict[str, tuple[str, list[tuple[bytes, bytes]]]] = {
+    "characters": ("/" + "a" * MOST_CHARACTERS, []),
+    "escapes": ("/" + "%25" * (MOST_CHARACTERS // 3 + 1), []),
+    "segments": ("/a" * (MOST_SEGMENTS + 1), []),
+    "encoded slashes": ("/a" + "%2fa" * MOST_SEGMENTS, []),
+    "paths in headers": ("/x", [(b"x-original-url", b"/1" + b"a" * 5000), (b"x-rewrite-url", b"/2" + b"a" * 5000)]),
+    "a long path in a header": ("/x", [(b"x-original-url", b"/" + b"%C3%A9" * 2000)]),
+    "methods in a header": ("/x", [(b"x-http-method-override", b"A," * 20000)]),
+    "methods in the query": ("/x?" + "&".join(f"_method=A{each}" for each in range(20)), []),
+}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("what", HEADS)
+async def test_a_head_that_costs_much_is_refused(what: str, version: int) -> None:
+    """What a head may hold that policy reads in many ways is bounded: a path and its segments, overrides."""
+    path, headers = HEADS[what]
+    async with Lab(HttpUpstream(echo), rules=[ALLOW_ALL, *GETS], credential=False) as lab:
+        if version == 1:
+            client = await lab.tunnel()
+            answer = await client.ask("GET", path, *[name + b": " + value for name, value in headers])
+            reason, status = answer.reason, answer.status
+        else:
+            guest = await tunnel(lab)
+            reply = await guest.answer(await guest.begin(path, *headers, ended=True))
+            reason, status = reply.reason, reply.status
+        assert reason == "bad_path"
+        assert f"deny bad_path {status} denied" in (await lab.told())[0]
+        assert b"".join(upstream.received for upstream in lab.upstreams) == b""
+
+
+@pytest.mark.parametrize("mark", [b"%25", b"/", b"&"])
+def test_a_head_counts_by_what_policy_makes_of_it(mark: bytes) -> None:
+    """Escapes and separators are what takes time: a head of them counts more than one of letters, on each protocol."""
+    size = 6000 // len(mark)
+    for text, least in ((b"a" * size * len(mark), 0), (mark * size, size >> MARKS_SHIFT)):
+        head = b"GET /?" + text + b" HTTP/1.1\r\nhost: a.test\r\n\r\n"
+        reader = RequestReader()
+        reader.left = 10_000
+        reader.feed(head)
+        reader.next_event()
+        assert least <= 10_000 - reader.left - HEAD - (len(head) >> HEAD_SHIFT) <= least + 2
+        core, peer = server(), Peer()
+        core.left = 10_000
+        core.feed(peer.headers(1, get("/?" + text.decode())))
+        assert least <= 10_000 - core.left - HEAD - (len(text) >> HEAD_SHIFT) <= least + 3

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from itertools import cycle
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seamgate._native import Fields, Needles, amend, any_named, plain_path, plain_view
+from seamgate._native import Fields, Needles, amend, any_named, plain_path, plain_view, unquote, unquote_json
 from seamgate.audit import layout
 from seamgate.audit.line import LineEncoder, decode_line, hash_line
 from seamgate.audit.record import (
@@ -42,6 +43,7 @@ from seamgate.protocol import fields as used
 from seamgate.protocol.heads import RequestHead, ResponseHead
 from seamgate.protocol.http1 import parse_unusual_request_head, parse_unusual_response_head
 from seamgate.records import PARTS, Records, Wrapped
+from seamgate.unquoting import unquote_in_python, unquote_json_in_python
 from support.certificates import careless_context, server_context
 
 FIELDS = Fields(OF_THE_GATEWAY, WRITTEN_HERE, (b"accept", b"x"), used.MAX_FIELDS, RequestHead, ResponseHead)
@@ -421,3 +423,32 @@ def test_escapes_are_taken_off_alike(data: bytes, letters: bytes, within: bool) 
     )
     for character, start, end in zip(*found[:3], strict=True):
         assert end - start > 1 or data[start] == character
+
+
+ESCAPED = st.lists(
+    st.sampled_from(
+        [
+            b"%",
+            b"%4",
+            b"%41",
+            b"%fF",
+            b"\\",
+            b"\\u",
+            b"\\u00",
+            b"\\u0041",
+            b"\\u007f",
+            b"\\u0080",
+            b"\\u0141",
+            b"a",
+            b"4",
+        ]
+    )
+    | st.binary(max_size=3)
+).map(b"".join)
+
+
+@given(ESCAPED)
+def test_each_kind_of_escapes_is_taken_off_alike(data: bytes) -> None:
+    """Of percent-encoding and of JSON; in C, with a regular expression, and as the standard library does."""
+    assert unquote(data) == unquote_in_python(data) == unquote_to_bytes(data)
+    assert unquote_json(data) == unquote_json_in_python(data)

@@ -63,6 +63,17 @@ def test_plain_paths_become_canonical(text: str, path: str) -> None:
     assert canonical_path(text) == path
 
 
+def test_paths_end_somewhere() -> None:
+    """8 KiB and 256 segments, an encoded slash for another: what is longer is refused, and not repeated."""
+    for path in ("/" + "a" * 8191, "/" + "%C3%A9" * 1365, "/a" * 256, "/a" * 128 + "%2fa" * 128):
+        assert canonical_path(path) == path.replace("%2f", "%2F")
+    for path in ("/" + "a" * 8192, "/" + "%25" * 2731, "/a" * 257, "/a" * 129 + "%2Fa" * 128, "/a" * 256 + "/"):
+        with pytest.raises(TargetError, match="has more than") as caught:
+            canonical_path(path)
+        assert caught.value.reason is Reason.BAD_PATH
+        assert len(caught.value.message) < 60
+
+
 _PIECES = st.sampled_from(
     [
         "/",

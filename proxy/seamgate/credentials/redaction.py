@@ -27,7 +27,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from seamgate.credentials.encodings import all_forms, base64_forms, mime_forms
 from seamgate.credentials.escapes import View, letters_of, plain_view
@@ -35,6 +34,7 @@ from seamgate.credentials.needles import Needles
 from seamgate.credentials.probing import FLUSH_LIMIT_BYTES, Hold, Probe
 from seamgate.credentials.shapes import public_beginnings
 from seamgate.flow import Headers
+from seamgate.unquoting import unquote
 
 _SHORTEST_LINE = 64
 _FLUSH_LIMIT: Final = FLUSH_LIMIT_BYTES  # an imported name is looked up each time
@@ -179,7 +179,7 @@ class RedactionSet:
         for _ in range(3):
             if self._any_in_head.found(text) or self._any_in_head.found(text.lower()) or self.hit(text):
                 return True
-            plain = unquote_to_bytes(text)
+            plain = unquote(text)
             if plain == text:
                 return False
             text = plain

@@ -7,9 +7,7 @@ in full by `findings`. Pure; nothing found here ever carries a value, only the c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -20,10 +18,10 @@ from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.needles import Needles
 from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex, decode_basic
 from seamgate.flow import Request
+from seamgate.unquoting import unquote, unquote_json
 
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 1024, 1024
 """How many texts of each surface, up to which size, the findings are remembered for: some megabytes at most."""
-_JSON_ESCAPE = re.compile(rb"\\u00([0-7][0-9A-Fa-f])")
 
 
 class RequestScanner:
@@ -116,9 +114,9 @@ class RequestScanner:
     def _in_body(self, body: bytes) -> Iterator[Finding]:
         texts = [body]
         if b"\\u00" in body:
-            texts.append(_JSON_ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), body))
+            texts.append(unquote_json(body))
         if b"%" in body:
-            texts.append(unquote_to_bytes(body))
+            texts.append(unquote(body))
         view = plain_view(body, ALL_LETTERS, False)
         if view is not None:
             texts.append(view[0])
@@ -142,4 +140,4 @@ class RequestScanner:
 
 
 def _spellings(text: bytes) -> list[bytes]:
-    return [text, unquote_to_bytes(text)] if b"%" in text else [text]
+    return [text, unquote(text)] if b"%" in text else [text]

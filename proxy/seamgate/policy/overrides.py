@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from itertools import product
 from typing import Final, TypeAlias
-from urllib.parse import unquote_plus
 
 from seamgate.errors import Reason, TargetError
 from seamgate.flow import Headers, Request
 from seamgate.headers import any_named
-from seamgate.paths import canonical_path
+from seamgate.paths import MOST_CHARACTERS, canonical_path
+from seamgate.unquoting import unquote_text
 
 Overrides: TypeAlias = "tuple[tuple[str, ...], ...]"
 """(methods, upper-case, and canonical paths); () for none."""
@@ -28,7 +28,15 @@ PATH_HEADERS: Final = frozenset(
     }
 )  # fmt: skip
 _METHOD_SIZE = 32
+
+
+def _spelled(letter: str) -> str:
+    """Return a pattern of a letter of ASCII, escaped or not, in either case (which the pattern ignores)."""
+    return f"(?:{letter}|%{ord(letter):02x}|%{ord(letter.upper()):02x})"
+
+
 _MOST_PATHS = 4
+_MOST_METHODS = 16
 _EITHER: Final = METHOD_HEADERS | PATH_HEADERS
 # What a CGI-like server can't tell from "-" in a header's name (see `folding.fold_header`).
 _MARKS: Final = bytes.maketrans(b"!#$%&'*+.^_`|~", b"-" * 14)
@@ -39,8 +47,11 @@ _SPELLED: Final = frozenset(
     for name in _EITHER
     for joined in product(*[[mark + part for mark in _EACH_MARK] for part in name.split(b"-")[1:]])
 )
-# A parameter that is `_method`, or whose name has an escape and may be.
-_MAYBE: Final = re.compile(r"(?:\A|[&;])(?:_method|[^=&;]*%)", re.IGNORECASE)
+# A parameter that is `_method`, each letter of it escaped or not: one pass over a query, whatever it holds.
+_ASKED: Final = re.compile(
+    r"(?:\A|[&;])" + "".join([_spelled(letter) for letter in "_method"]) + r"(?:=([^&;]*))?(?=[&;]|\Z)",
+    re.IGNORECASE,
+)
 
 
 def find_overrides(request: Request) -> Overrides:
@@ -51,7 +62,7 @@ def find_overrides(request: Request) -> Overrides:
             too many.
     """
     query = request.query
-    asked = _asked_in(query) if query and _MAYBE.search(query) else []
+    asked = _asked_in(query) if query else []
     headers = request.headers
     if not any_named(headers, _SPELLED):
         return _read((), asked) if asked else ()
@@ -68,13 +79,20 @@ def name_overrides(overrides: Overrides) -> Headers:
 
 def _read(found: Headers, asked: list[str]) -> Overrides:
     paths: dict[str, None] = {}
+    size = 0
     for name, value in found:
         if name.translate(_MARKS) in METHOD_HEADERS:
-            asked += value.decode("latin-1").split(",")
+            asked += value.decode("latin-1").split(",", _MOST_METHODS)
         else:
-            paths[_path(name, value)] = None
-    if len(paths) > _MOST_PATHS:
-        raise TargetError(f"headers name more than {_MOST_PATHS} other paths", reason=Reason.BAD_PATH)
+            path = _path(name, value)
+            size += len(path) if path not in paths else 0
+            paths[path] = None
+            if len(paths) > _MOST_PATHS or size > MOST_CHARACTERS:
+                message = f"headers name more than {_MOST_PATHS} other paths, or more than {MOST_CHARACTERS} characters"
+                raise TargetError(message, reason=Reason.BAD_PATH)
+    if len(asked) > _MOST_METHODS:
+        message = f"headers or _method name more than {_MOST_METHODS} other methods"
+        raise TargetError(message, reason=Reason.BAD_PATH)
     methods = {each.strip().upper() for each in asked}
     # What is longer than any method stays something that no exception covers, but is no key of a cache.
     return tuple(sorted({each if len(each) <= _METHOD_SIZE else "?" for each in methods})), tuple(paths)
@@ -91,5 +109,5 @@ def _path(name: bytes, value: bytes) -> str:
 
 
 def _asked_in(query: str) -> list[str]:
-    pairs = [part.partition("=") for part in re.split("[&;]", query)]
-    return [unquote_plus(value) for name, _, value in pairs if unquote_plus(name).lower() == "_method"]
+    found = set(_ASKED.findall(query))
+    return [unquote_text(value.replace("+", " ")) for value in found] if found else []

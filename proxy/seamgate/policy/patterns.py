@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
@@ -24,6 +23,7 @@ from seamgate.address import canonical_host, canonical_name
 from seamgate.errors import TargetError
 from seamgate.paths import canonical_path
 from seamgate.policy.folding import fold_text
+from seamgate.unquoting import unquote_text
 
 Rank: TypeAlias = tuple[int, ...]
 """How specific a pattern is: greater is more specific. Comparable only between patterns of one kind."""
@@ -224,7 +224,17 @@ def _fold_pattern(text: str) -> PathPattern:
 
 def fold_segment(segment: str) -> str:
     """Return a path segment as the most lenient origin would read it: percent-decoded, without case."""
-    return fold_text(unquote(segment) if "%" in segment else segment)
+    return fold_text(unquote_text(segment))
+
+
+def _folded_segments(path: str) -> list[str]:
+    """Return each segment of a path as `fold_segment` does: all at once, since a guest chooses how many there are."""
+    if "%" not in path:
+        return fold_text(path).split("/")
+    # No canonical path holds a control character in any spelling, and none folds into one or combines with one: these
+    # stand for the slashes while what looks like one is folded.
+    folded = fold_text(unquote_text(path.replace("/", "\x01").replace("%2F", "\x02")))
+    return [each.replace("\x02", "/") for each in folded.split("\x01")] if "\x02" in folded else folded.split("\x01")
 
 
 def folded_views(path: str) -> list[list[str]]:
@@ -236,7 +246,7 @@ def folded_views(path: str) -> list[list[str]]:
     texts = [path] if "%2F" not in path else [path, path.replace("%2F", "/")]
     views = []
     for text in texts:
-        segments = [fold_segment(segment) for segment in text.removeprefix("/").split("/")]
+        segments = _folded_segments(text.removeprefix("/"))
         views.append(segments)
         if len(segments) > 1 and segments[-1] == "":
             views.append(segments[:-1])
@@ -256,13 +266,15 @@ _CUT = re.compile(r"[?#]")
 _SLASHES = str.maketrans(dict.fromkeys("\\\u2044\u2215\u29f8\u29f5\u2216", "/"))
 
 
+@lru_cache(maxsize=8)
 def other_readings(path: str) -> list[list[str]]:
     """Return the further ways in which an origin may read what escapes, normalization or a file system bring to light.
 
     A backslash, a full-width slash and what looks like one are separators, two dots in one character are a dot
     segment, "?" and "#" end the path, ";" begins parameters, spaces and dots at the end of a segment (and spaces before
     it) are nothing, and the type of a stream (`::$DATA`) is what a file has anyway. Each reading is there before all
-    that is resolved, too, and with and without the cut at "?".
+    that is resolved, too, and with and without the cut at "?". Remembered for the last few paths, since denies, allows,
+    exemptions and credentials each ask for those of the same request: the lists must not be changed.
 
     Args:
         path: canonical.
@@ -330,16 +342,21 @@ def covers_as_allow(patterns: tuple[PathPattern, ...], path: str, readings: list
 
 def _match_segments(pattern: tuple[Glob, ...], segments: list[str]) -> bool:
     """Match per segment, by the set of positions in the pattern: linear however many `**` there are."""
-    states = {0}
+    states, size = {0}, len(pattern)
+    ends_deep = size > 0 and pattern[-1] is DEEP
     for segment in segments:
+        if not states:
+            return False
+        if ends_deep and size in states:
+            return True
         following = set()
         for state in states:
-            if state < len(pattern) and _covers(pattern[state], segment):
+            if state < size and _covers(pattern[state], segment):
                 following.add(state + 1)
             if state > 0 and pattern[state - 1] is DEEP:
                 following.add(state)
         states = following
-    return len(pattern) in states
+    return size in states
 
 
 def _covers(glob: Glob, segment: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Final
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, Trailers
 from seamgate.protocol.http1 import parse_request_head, parse_response_head, parse_trailers
-from seamgate.protocol.work import CHUNK, HEAD, HEAD_SHIFT, SHIFT, UNBOUNDED
+from seamgate.protocol.work import CHUNK, HEAD, HEAD_SHIFT, SHIFT, UNBOUNDED, long_head_units
 
 MAX_HEAD_BYTES: Final = 65536
 """A whole head. nginx allows 4 x 8 KiB, Apache 8 KiB a line, Node 16 KiB; agents with long cookies need more."""
@@ -180,7 +180,7 @@ class MessageReader:
             raise self._too_large("head", MAX_HEAD_BYTES)
         head = buffer[self._position : end]
         self._position = end
-        self.left -= HEAD + (len(head) >> HEAD_SHIFT)
+        self.left -= HEAD + (long_head_units(head) if len(head) >> HEAD_SHIFT else 0)
         return self._parse(head)
 
     def _refuse_early(self) -> None:

@@ -43,7 +43,7 @@ from seamgate.protocol.http2_fields import (
 from seamgate.protocol.http2_frames import ConnectionFault, FrameReader
 from seamgate.protocol.http2_guard import Guard, check_block
 from seamgate.protocol.http2_sending import Http2Sender, Stream
-from seamgate.protocol.work import FRAME, HEAD, HEAD_SHIFT, SHIFT, UNBOUNDED
+from seamgate.protocol.work import FRAME, HEAD, HEAD_SHIFT, SHIFT, UNBOUNDED, long_head_units
 
 MAX_LIST_BYTES: Final = 65536
 """A decoded field list, counted as in RFC 9113 6.5.2: the same as the longest HTTP/1.1 head."""
@@ -230,7 +230,9 @@ class Http2Connection(Http2Sender):
         decoded = self._decoder.decode(block, raw=True)
         fields: Fields = [(bytes(name), bytes(value)) for name, value in decoded]
         # What came may be a few references to a long value: what they stand for is what costs.
-        self.left -= HEAD - FRAME + (sum([len(value) for _, value in fields]) >> HEAD_SHIFT)
+        self.left -= HEAD - FRAME
+        if sum([len(value) for _, value in fields]) >> HEAD_SHIFT:
+            self.left -= long_head_units(b"".join([value for _, value in fields]))
         ended = bool(flags & wire.END_STREAM)
         stream = self._streams.get(number)
         if stream is None:

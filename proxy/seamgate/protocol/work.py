@@ -25,3 +25,11 @@ SHIFT: Final = 12
 """Bytes cost as well: a unit for each 4 KiB (1 << 12)."""
 HEAD_SHIFT: Final = 10
 """Bytes of heads are looked at one by one: a unit for each KiB."""
+MARKS_SHIFT: Final = 2
+"""So are escapes and separators, of which a policy makes characters, segments and parameters: a unit for each four."""
+
+
+def long_head_units(head: bytes) -> int:
+    """Return what a head of a KiB or more costs besides `HEAD`; a shorter one holds too little to count it."""
+    marks = head.count(b"%") + head.count(b"/") + head.count(b"&")
+    return (len(head) >> HEAD_SHIFT) + (marks >> MARKS_SHIFT)

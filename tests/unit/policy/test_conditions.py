@@ -28,6 +28,8 @@ NO, YES, UNKNOWN, PENDING = Outcome
     ("condition", "query", "allow", "deny"),
     [
         ('query: {q: "1"}', "?q=1", YES, YES),
+        ('query: {q: "1"}', "?q=1" + "&x" * 499, YES, YES),
+        ('query: {q: "1"}', "?q=1" + "&x" * 500, UNKNOWN, UNKNOWN),
         ('query: {q: "1"}', "?q=2", NO, NO),
         ('query: {q: "1"}', "", NO, NO),
         ('query: {q: "1"}', "?q=1&q=2", NO, YES),

@@ -517,6 +517,17 @@ def test_a_request_names_few_other_paths() -> None:
     assert judge(load(ELSEWHERE), "GET https://a.test/pub/x", headers=sent).reason is Reason.BAD_PATH
 
 
+def test_a_request_names_few_other_methods() -> None:
+    """Each is looked up, from headers and the query together: sixteen at most."""
+    many = ",".join(f"M{number}" for number in range(8))
+    query = "&".join(f"_method=Q{number}" for number in range(9))
+    headers = {"x-http-method-override": many}
+    assert judge(load(ELSEWHERE), "GET https://a.test/pub/x", headers=headers).reason is Reason.NO_RULE_MATCHED
+    asked = f"GET https://a.test/pub/x?{query}"
+    assert judge(load(ELSEWHERE), asked).reason is Reason.NO_RULE_MATCHED
+    assert judge(load(ELSEWHERE), asked, headers=headers).reason is Reason.BAD_PATH
+
+
 def test_overrides_do_not_fill_the_cache_with_what_a_guest_sends() -> None:
     """A plan is kept per method that a header may ask for, not per text that a guest puts there."""
     evaluator = Evaluator([load(NO_DELETE)])

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seamgate.errors import TargetError
 from seamgate.paths import canonical_path
-from seamgate.policy.patterns import denies_path, folded_views, parse_glob, parse_host, parse_path
+from seamgate.policy.patterns import (
+    _folded_segments,
+    denies_path,
+    fold_segment,
+    folded_views,
+    parse_glob,
+    parse_host,
+    parse_path,
+)
 
 
 @pytest.mark.parametrize(
@@ -231,3 +243,15 @@ def test_ranks_order_the_specific_first() -> None:
     assert sorted(hosts, key=lambda text: parse_host(text).rank, reverse=True) == hosts
     paths = ["/a/b", "/a/*", "/a/**", "/*/b", "/*", "/**"]
     assert sorted(paths, key=lambda text: parse_path(text).rank, reverse=True) == paths
+
+
+_SEGMENTS = st.text(st.sampled_from("aÅ\u0301\u0327\uff0f\u2044\ufb01\u0130.%;?\u200b\u1100\u1161/")).map(
+    lambda text: quote(text, safe=".")
+)
+
+
+@given(st.lists(_SEGMENTS, min_size=1, max_size=5))
+def test_segments_are_folded_together_as_each_alone(segments: list[str]) -> None:
+    """What combines, or folds into a slash, stays within its segment, and an encoded slash is a character of it."""
+    for path in ("/".join(segments), "%2F".join(segments), "a%2F/".join(segments)):
+        assert _folded_segments(path) == [fold_segment(each) for each in path.split("/")]
