@@ -120,6 +120,20 @@ def test_the_agent_of_the_demo_knows_only_the_standard_library() -> None:
     assert found <= sys.stdlib_module_names
 
 
+def test_what_is_compiled_finds_what_it_imports() -> None:
+    """Where a wheel is built nothing of ours is installed: the compiler is told of each component that is imported."""
+    told = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+        for node in ast.parse((ROOT / "hatch_build.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("COMPILED", "SOURCES")
+    }
+    compiled = [ROOT / "proxy" / name for name in told["COMPILED"] if (ROOT / "proxy" / name).exists()]
+    assert len(compiled) > 20
+    found = {each.partition(".")[0] for path in compiled for each in imports(path, typing_only=True) if _ours(each)}
+    assert {_COMPONENTS[each].name for each in found} <= set(told["SOURCES"])
+    assert set(told["SOURCES"]) == {folder.name for folder in _COMPONENTS.values()}
+
+
 def test_there_is_no_circle_at_run_time() -> None:
     """Modules form floors: whoever is imported does not import back, however far around."""
     graph = {
