@@ -22,7 +22,7 @@ from seamgate.errors import Reason, ResolveFailed, SeamgateError
 from seamgate.exchange_facts import Facts
 from seamgate.flow import BodyState, Headers, Request, Resolution, Supply
 from seamgate.interim import Interim
-from seamgate.protocol.work import HEAD
+from seamgate.protocol.work import HEAD, VERIFIED
 from seamgate.refusing import nothing_begins
 from seamgate.seam import IsBound, Seam
 from seamgate.sides import GuestSide, UpstreamSide
@@ -255,6 +255,8 @@ class Approach:
         self._session = session
         self._facts.session = _Upstream(session.address, session.id, session.reused, self._upload.tries or 1)
         if not session.reused:
+            if self.request.target.scheme == "https":
+                self.share.spend(VERIFIED)
             self._seam.opened(self.request.guest, self.request.target, session.address)
         self._send()
 

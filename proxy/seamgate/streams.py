@@ -20,8 +20,9 @@ from typing import Any, Final, Protocol, cast
 
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, ClientHello, parse_client_hello
+from seamgate.protocol.work import FINISHED, HELLO, RECORD, VERIFIED
 from seamgate.records import Records, Wrapped
-from seamgate.turns import BUDGET
+from seamgate.turns import BUDGET, Share, Turnstile
 
 _ALERT_UNRECOGNIZED_NAME = b"\x15\x03\x01\x00\x02\x02\x70"
 _ALERT_HANDSHAKE_FAILURE = b"\x15\x03\x01\x00\x02\x02\x28"
@@ -159,9 +160,13 @@ class TlsStream:
     A protocol that pauses reading is not told of an end before it reads on: it may be behind (`seamgate.turns`). So may
     this stream, with records that are tiny: then what it has not decrypted waits, and nothing is read below.
 
-    State: `_wrapped` within the handshake, `_records` after it; `_paused` by the protocol above; `_behind` while
-    records wait, with `_unread` what came meanwhile; `_due` while a later turn is asked for; `_ended` while an end
-    waits.
+    With a share, that of the guest whose stream it is, the handshake is counted, and each of its steps waits for a
+    turn; so does what is to be decrypted, on the side of guests. An upstream's may carry many guests' once it is
+    established.
+
+    State: `_wrapped` within the handshake, with `_turnstile`, which keeps what came meanwhile; `_records` after it;
+    `_paused` by the protocol above; `_behind` while records wait, with `_unread` what came meanwhile; `_due` while a
+    later turn is asked for; `_ended` while an end waits.
     """
 
     def __init__(
@@ -174,6 +179,7 @@ class TlsStream:
         choose: Chooser | None = None,
         on_failure: Callable[[Exception], None],
         on_established: Callable[[], object] | None = None,
+        share: Share | None = None,
     ) -> None:
         self._above: Receiver
         if above is not None:
@@ -184,6 +190,8 @@ class TlsStream:
         self._choose = choose
         self._on_failure = on_failure
         self._on_established = on_established
+        self._share = share
+        self._turnstile: Turnstile | None = None if share is None else Turnstile()
         self._below: Transport | None = None
         self._hello = b""
         self._wrapped: Wrapped | None = None
@@ -213,9 +221,20 @@ class TlsStream:
         if self._established:
             if self._behind:
                 self._unread += data
-            else:
-                self._read(data)
+                return
+            share = self._share
+            if share is not None and share.left <= 0:
+                self._unread = data
+                self._behind = True
+                self._stop_below()
+                self._read_soon()
+                return
+            self._read(data)
             return
+        keeper, share, below = self._turnstile, self._share, self._below
+        if keeper is not None and share is not None and below is not None:
+            if keeper.keeps(share, below, data, self.data_received):
+                return
         if self._wrapped is not None:
             self._wrapped.incoming.write(data)
         elif not self._read_hello(data):
@@ -252,7 +271,7 @@ class TlsStream:
         """
         self._lost = self._closing = True
         self._above = _NOBODY
-        self._below = self._tls = self._wrapped = self._records = self._context = None
+        self._below = self._tls = self._wrapped = self._records = self._context = self._share = self._turnstile = None
         self._select = self._choose = self._on_established = None
         self._on_failure = _nothing
 
@@ -278,6 +297,7 @@ class TlsStream:
                     raise GuestProtocolError("the TLS ClientHello is too long", reason=Reason.GUEST_TLS_FAILED)
                 return False
             assert self._choose is not None
+            self._spend(HELLO)
             context = self._choose(hello)
         except GuestProtocolError as error:
             mismatch = error.reason is Reason.TARGET_MISMATCH
@@ -292,6 +312,7 @@ class TlsStream:
     def _handshake(self) -> None:
         wrapped = self._wrapped
         assert wrapped is not None
+        self._spend(VERIFIED if self._context is not None and wrapped.incoming.pending else FINISHED)
         try:
             wrapped.tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -302,6 +323,9 @@ class TlsStream:
             self._fail(error)
             return
         self._established = True
+        self._turnstile = None
+        if self._context is not None:
+            self._share = None
         self._send(wrapped.outgoing.read())
         self._unread = wrapped.incoming.read()
         self._records = wrapped.take_over()
@@ -311,6 +335,11 @@ class TlsStream:
         self._above.connection_made(self)
         if self._on_established is not None:
             self._on_established()
+
+    def _spend(self, units: int) -> None:
+        """Count what the handshake takes."""
+        if self._share is not None:
+            self._share.spend(units)
 
     def _fail(self, error: Exception, alert: bytes = b"") -> None:
         """End a stream whose handshake did not succeed; the protocol above never hears of it."""
@@ -350,6 +379,7 @@ class TlsStream:
         if error is None:
             self._send(answer)
         if self._behind:
+            self._spend(most * RECORD)
             self._stop_below()
             self._read_soon()
         if plain and not self._lost:
@@ -371,7 +401,10 @@ class TlsStream:
         """Go on in a later turn, so that others have theirs."""
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._read_on)
+            if self._share is not None:
+                self._share.wait(self._read_on)
+            else:
+                asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
         """Read what has waited; then read below again."""

@@ -1,18 +1,22 @@
 """Whose turn it is: how much one guest may have done in one turn of the loop before everybody else gets theirs.
 
-One process serves all guests in one thread, and one read brings as much as a socket holds. A connection whose bytes are
-tiny pieces (chunks, frames, messages of one byte, pipelined requests that are refused) would be worked on for seconds
-while nobody else is asked. So what is read is counted, in the units of `protocol.work`, and belongs to the share of the
-guest whose connection or exchange it is: all its connections together, and those without a guest together. What a share
-has no room for stays unread, in the connection, whose transport is told to stop at once: at most one read (256 KiB). It
-goes on in a later turn, the share's connections one after the other.
+One process serves all guests in one thread, and one turn of its loop brings whatever all sockets hold. A connection
+whose bytes are tiny pieces (chunks, frames, messages of one byte, pipelined requests that are refused) would be worked
+on for seconds while nobody else is asked; so would a thousand connections with one request each, or a hundred
+handshakes. So all that is done is counted, in the units of `protocol.work`, and belongs to the share of the guest whose
+connection or exchange it is: all its connections together, and those that have not said whose they are together, by
+where they come from. What a share has no room for stays unread, in the connection, whose transport is told to stop at
+once: at most one read (256 KiB). It goes on in a later turn, the share's connections one after the other, in the order
+in which they came.
 
-    may = reader.left = share.allowance
+    may = reader.left = share.allowance                 # 0: nothing is left in this turn
     ... take events while reader.left > 0 ...
     behind = share.settle(may, reader.left, go_on)      # True: stop reading; go_on is called in its turn
 
-Called by the guests' connections, the upstreams' sessions and WebSockets. Reads no clock: a share is of turns, so a
-guest that is alone has as many as it likes. What takes little (`LEAST`) is neither counted nor held up.
+Called by the guests' connections, the upstreams' sessions and WebSockets, TLS, the name services; what has no reader of
+its own keeps what it read in a `Turnstile`. Reads no clock: a share is of turns, so a guest that is alone has as many
+as it likes. Cost: a subtraction for each read; a call in the next turn once half of a share is used, every eighth
+request.
 """
 
 from __future__ import annotations
@@ -20,15 +24,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 
 class Budget:
     """How much a share has each turn. Tests make it tiny, so that a turn ends anywhere.
 
     Attributes:
-        units: of one share in one turn: some 1.3 ms. 256 chunks, 128 frames, 64 messages, 16 requests, or 1 MiB.
-        least: what a connection may do in any turn: an ordinary request with its body, and an answer.
+        units: of one share in one turn: some 1.3 ms. 256 chunks, 128 frames, 64 messages, 16 requests, 2 handshakes, or
+            1 MiB.
+        least: what a connection may do once it is its turn: an ordinary request with its body, and an answer. The last
+            one overdraws the share by that much at most, and later turns pay.
         records: of TLS, that one stream decrypts in one turn; ordinary ones hold 16 KiB, so that is no limit for them.
     """
 
@@ -60,8 +66,11 @@ class Share:
 
     @property
     def allowance(self) -> int:
-        """How many units may be read now."""
-        left, least = self.left, BUDGET.least
+        """How many units may be read now. 0: it is others' turn."""
+        left = self.left
+        if left <= 0:
+            return 0
+        least = BUDGET.least
         return left if left > least else least
 
     @property
@@ -77,22 +86,20 @@ class Share:
             left: what of it is left.
             go_on: called in a later turn, if there was not enough.
         """
-        if left > 0:
-            self.account(may - left)
-            return False
         self.spend(may - left)
-        self._waiting.append(go_on)
+        if left > 0:
+            return False
+        self.wait(go_on)
         return True
 
-    def account(self, units: int) -> None:
-        """Account for what was read, unless it is little: that costs a comparison, and nobody a turn."""
-        if units > BUDGET.least:
-            self.spend(units)
-
     def spend(self, units: int) -> None:
-        """Take from this turn's part, and from later ones' where that is not enough."""
+        """Take from this turn's part, and from later ones' where that is not enough.
+
+        While half of it is left nobody has to give it back: so a guest that asks little costs the loop nothing.
+        """
         self.left -= units
-        self._turn_soon()
+        if self.left << 1 <= BUDGET.units:
+            self._turn_soon()
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Have `go_on` called in a later turn, behind those that wait already."""
@@ -117,8 +124,55 @@ class Share:
             waiting.popleft()()
 
 
+class Turnstile:
+    """Keeps what a connection has read that has no reader of its own to keep it, until it is its share's turn.
+
+    State: `_take` while it is others' turn, then the transport is not read; `_ended` if an end came meanwhile. It
+    refers to the connection only as long as something is kept, or both would be a cycle.
+    """
+
+    __slots__ = ("_data", "_ended", "_take", "_transport")
+
+    def __init__(self) -> None:
+        self._take: Callable[[bytes], object] | None = None
+        self._transport: Any = None
+        self._data = b""
+        self._ended = False
+
+    def keeps(self, share: Share, transport: Any, data: bytes, take: Callable[[bytes], object]) -> bool:
+        """Return whether it is others' turn: then these bytes are kept, and `take` is called in the share's turn.
+
+        Args:
+            take: of the connection, `data_received` in most.
+        """
+        if self._take is not None:
+            self._data += data
+            return True
+        if share.left > 0:
+            return False
+        self._transport, self._data, self._take = transport, data, take
+        transport.pause_reading()
+        share.wait(self._go_on)
+        return True
+
+    def keeps_end(self) -> bool:
+        """Return whether something is kept: then an end comes after it, for whoever reads the connection then."""
+        self._ended = self._take is not None
+        return self._ended
+
+    def _go_on(self) -> None:
+        transport, data, take, ended = self._transport, self._data, self._take, self._ended
+        self._transport, self._data, self._take, self._ended = None, b"", None, False
+        if take is None or transport.is_closing():
+            return
+        transport.resume_reading()  # before: whoever takes it may stop it again
+        take(data)
+        if ended and not (self.keeps_end() or transport.is_closing() or transport.get_protocol().eof_received()):
+            transport.close()
+
+
 class Shares:
-    """The shares of all guests, by their ids; "" is that of all who have not said who they are."""
+    """The shares of all guests, by their ids, and of those who have not said who they are, by where they come from."""
 
     __slots__ = ("_shares",)
 
@@ -133,3 +187,8 @@ class Shares:
                 self._shares = {name: each for name, each in self._shares.items() if not each.idle}
             share = self._shares[guest] = Share()
         return share
+
+    def of_stranger(self, transport: Any) -> Share:
+        """Return the share of all those at the same address who have not said who they are."""
+        peer = transport.get_extra_info("peername")
+        return self.of(f"@{peer[0]}" if isinstance(peer, tuple) else "@")  # no guest's id has one in it

@@ -48,6 +48,7 @@ from seamgate.refusing import STOPPING
 from seamgate.seam import Seam
 from seamgate.sides import WebSocketGuest
 from seamgate.stage import DONE, RESPONDING
+from seamgate.turns import BUDGET
 from seamgate.upstream.session import Session
 from seamgate.verdict import Verdict, deny
 from seamgate.websocket_messages import MessageGate
@@ -356,7 +357,7 @@ class WebSocketExchange(WebSocketOpening):
             return  # what can't be read is read over: closing at once would reset what the guest has yet to read
         reader = self._guest_reader
         reader.feed(data)
-        reader.left = self.share.allowance
+        reader.left = BUDGET.units
         try:
             while not self._guest_closed:
                 event = reader.next_event()

@@ -1,11 +1,14 @@
-"""A connection of tiny pieces holds nobody up: another guest is answered between them, whatever protocol and side.
+"""A busy guest holds nobody up: another one is answered between what it does, whatever protocol, side and connection.
 
 In each test a flood is on its way, whole, before the neighbour asks; with a tiny budget of a turn, its request is
-denied, and recorded, long before the flood is through. All of the flood arrives in the end.
+denied, and recorded, long before the flood is through. All of the flood arrives in the end. The flood is one connection
+of tiny pieces, or many connections with an ordinary request, a handshake, or an opening each.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 from typing import Any
 
 import pytest
@@ -14,13 +17,14 @@ from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection
 
 from seamgate.entry.http1_guest import STRANGE_REFUSALS
+from seamgate.protocol.work import HEAD
 from seamgate.turns import BUDGET, Share
 from support.client import Client
-from support.http2 import Peer, tunnel
+from support.http2 import Peer, Reply, get, tunnel
 from support.http2_upstream import H2Upstream, Talk2
 from support.lab import ALLOW_ALL, OTHER_TOKEN, TOKEN, Lab, proxy_authorization
 from support.line import Line
-from support.upstream import HttpUpstream, RawUpstream, echo
+from support.upstream import HttpUpstream, RawUpstream, echo, ok, silent
 from support.websocket import accept, open_socket
 
 PIECES = 400
@@ -61,9 +65,24 @@ class Neighbour:
         extra = proxy_authorization(OTHER_TOKEN) + b"\r\n"
         return cls(Client(line, "nowhere.test", absolute=True, extra=extra))
 
+    def begins(self) -> None:
+        """Ask, at once: it is on its way behind all that was sent before."""
+        send(self._client, self._client.request("GET", "/neighbour"))
+
+    async def is_answered(self) -> None:
+        """Wait for the denial."""
+        assert (await self._client.answer()).status == 403
+
     async def asks(self) -> None:
         """Ask, and wait for the denial."""
         assert (await self._client.ask("GET", "/neighbour")).status == 403
+
+
+def send(client: Client | Line, data: bytes) -> None:
+    """Send without a turn of the loop, so that what several connections send is there together."""
+    line = client if isinstance(client, Line) else client.line
+    assert line.transport is not None
+    line.transport.write(data)
 
 
 async def guest(lab: Lab) -> Client:
@@ -90,6 +109,177 @@ async def test_pipelined_requests_that_are_denied(turns: list[Share]) -> None:
         assert len(told) == PIECES + 1
         assert told.index(NEIGHBOUR) < PIECES // 2
         assert len(turns) > MANY
+
+
+CONNECTIONS = 40
+EARLY = 4
+"""How much of what many connections do at once may come before the neighbour, who sends last of all."""
+
+
+@pytest.fixture
+def ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends after one request, which is what a connection may do in its turn anyhow."""
+    monkeypatch.setattr(BUDGET, "units", HEAD)
+    monkeypatch.setattr(BUDGET, "least", 2 * HEAD)
+
+
+@pytest.mark.usefixtures("ordinary")
+@pytest.mark.parametrize("known", [True, False], ids=["known", "new"])
+async def test_an_ordinary_request_on_each_of_many_connections(known: bool) -> None:
+    """They are one guest's, so they share its turn, also those that say by this request whose they are."""
+    async with lab_of(HttpUpstream(echo)) as lab:
+        neighbour = await Neighbour.of(lab)
+        await neighbour.asks()
+        login = proxy_authorization(TOKEN) + b"\r\n"
+        flood = [Client(await lab.line(), "nowhere.test", absolute=True, extra=login) for _ in range(CONNECTIONS)]
+        asked = 1
+        if known:
+            for client in flood:
+                assert (await client.ask("GET", "/known")).status == 403
+            asked += CONNECTIONS
+        await lab.until(lambda: lab.gateway.connections.open > CONNECTIONS)
+        for client in flood:
+            send(client, client.request("GET", "/flood"))
+        neighbour.begins()
+        await neighbour.is_answered()
+        for client in flood:
+            assert (await client.answer()).status == 403
+        told = (await lab.told())[asked:]
+        assert told.index(NEIGHBOUR) < EARLY
+        assert len(told) == CONNECTIONS + 1
+
+
+@pytest.mark.usefixtures("ordinary")
+async def test_a_newcomer_does_not_wait_for_another_guests_new_connections() -> None:
+    """Who has not said who it is waits for the heads of those before it, not for what is done for them."""
+    async with lab_of(HttpUpstream(echo)) as lab:
+        flood = [
+            Client(await lab.line(), "nowhere.test", absolute=True, extra=proxy_authorization(TOKEN) + b"\r\n")
+            for _ in range(CONNECTIONS)
+        ]
+        neighbour = await Neighbour.of(lab)
+        await lab.until(lambda: lab.gateway.connections.open > CONNECTIONS)
+        for client in flood:
+            send(client, client.request("GET", "/flood"))
+        neighbour.begins()
+        await neighbour.is_answered()
+        for client in flood:
+            assert (await client.answer()).status == 403
+        assert (await lab.told()).index(NEIGHBOUR) < CONNECTIONS // 2
+
+
+@pytest.mark.usefixtures("ordinary")
+async def test_answers_that_come_all_at_once() -> None:
+    """An upstream that answers many requests of one guest together takes nobody's turn but that guest's."""
+    async with lab_of(RawUpstream(silent, tls=False)) as lab:
+        neighbour = await Neighbour.of(lab)
+        flood = [await lab.proxy(token=TOKEN) for _ in range(CONNECTIONS)]
+        sessions = []
+        for number, client in enumerate(flood):
+            await client.send(client.request("GET", "/flood"))
+            sessions.append(await lab.upstream.connection(number))
+            await sessions[-1].request()
+        for session in sessions:
+            send(session, ok(b"x"))
+        neighbour.begins()
+        await neighbour.is_answered()
+        for client in flood:
+            assert (await client.answer()).status == 200
+        told = await lab.told()
+        assert told.index(NEIGHBOUR) < EARLY
+        assert len(told) == len(flood) + 1
+
+
+@pytest.mark.usefixtures("ordinary")
+async def test_handshakes() -> None:
+    """A ClientHello is answered in its guest's turn: signing for one takes as long as several requests."""
+    wrong = client_hello("elsewhere.test")
+    async with lab_of(HttpUpstream(echo)) as lab:
+        neighbour = await Neighbour.of(lab)
+        await neighbour.asks()
+        lines = []
+        for _ in range(CONNECTIONS):
+            line, head = await lab.connect("", proxy_authorization(TOKEN))
+            assert head.startswith(b"HTTP/1.1 200 ")
+            lines.append(line)
+        await lab.until(lambda: lab.gateway.connections.open > CONNECTIONS)
+        for line in lines:
+            send(line, wrong)
+        neighbour.begins()
+        await neighbour.is_answered()
+        for line in lines:
+            await line.end()
+        refused = f"CONNECT {lab.authority()} deny target_mismatch 200 denied"
+        told = (await lab.told())[1:]
+        assert told.index(NEIGHBOUR) < EARLY
+        assert sorted(told) == sorted([NEIGHBOUR] + [refused] * CONNECTIONS)
+
+
+@pytest.mark.usefixtures("ordinary")
+@pytest.mark.parametrize("entry", ["proxy", "socks5"])
+async def test_openings(entry: str) -> None:
+    """A tunnel that is asked for and denied is work as well, by CONNECT or in SOCKS."""
+    settings = {"entries": {"proxy": {"guest": ""}, "socks5": {"listen": "127.0.0.1:0"}}}
+    async with Lab(HttpUpstream(echo), rules=[ALLOWED], credential=False, settings=settings) as lab:
+        neighbour = await Neighbour.of(lab)
+        await neighbour.asks()
+        lines = [await lab.line(entry) for _ in range(CONNECTIONS)]
+        socks = lab.gateway.listeners._socks
+        assert socks is not None
+        await lab.until(lambda: lab.gateway.connections.open + len(socks.greeting) > CONNECTIONS)
+        for line in lines:
+            send(line, _socks_opening() if entry == "socks5" else _connect_opening())
+        neighbour.begins()
+        await neighbour.is_answered()
+        await lab.until(lambda: len(lab.records) == CONNECTIONS + 2)
+        told = (await lab.told())[1:]
+        # One that only has to say who it is has said so before any of them is judged.
+        assert told.index(NEIGHBOUR) < EARLY
+        assert len(told) == CONNECTIONS + 1
+
+
+def _connect_opening() -> bytes:
+    login = proxy_authorization(TOKEN)
+    return b"CONNECT nowhere.test:443 HTTP/1.1\r\nhost: nowhere.test:443\r\n" + login + b"\r\n\r\n"
+
+
+def _socks_opening() -> bytes:
+    """A client that does not wait for what it is told in between."""
+    login = b"\1\1g" + bytes((len(TOKEN),)) + TOKEN.encode()
+    return b"\5\1\2" + login + b"\5\1\0\3\x0cnowhere.test" + (443).to_bytes(2)
+
+
+def client_hello(name: str) -> bytes:
+    """Return what a client that asks for this name says first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=name)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.usefixtures("ordinary")
+async def test_streams_of_many_http2_connections() -> None:
+    """So are the streams of several connections one guest's."""
+    async with lab_of(HttpUpstream(echo)) as lab:
+        neighbour = await Neighbour.of(lab)
+        await neighbour.asks()
+        peers = [await tunnel(lab, proxy_authorization(TOKEN)) for _ in range(CONNECTIONS // 2)]
+        fields = get("/flood", "nowhere.test", "GET")
+        begun = []
+        for peer in peers:
+            stream = peer.h.get_next_available_stream_id()
+            peer.replies[stream] = Reply(headers=[], trailers=[], informational=[])
+            peer.h.send_headers(stream, fields, end_stream=True)
+            send(peer.line, peer.h.data_to_send())
+            begun.append((peer, stream))
+        neighbour.begins()
+        await neighbour.is_answered()
+        for peer, stream in begun:
+            assert (await peer.answer(stream)).status == 421
+        told = (await lab.told())[1:]
+        assert told.index(NEIGHBOUR) < EARLY
+        assert len(told) == len(begun) + 1
 
 
 async def test_a_guests_chunks(turns: list[Share]) -> None:

@@ -125,7 +125,13 @@ class Ringed:
         self._answered = asyncio.Event()
 
     async def __aenter__(self) -> Ringed:
-        self.server = RingServer(self.ring, self.entry.accept, names=self.names, on_violation=self.violations.append)
+        self.server = RingServer(
+            self.ring,
+            self.entry.accept,
+            names=self.names,
+            on_violation=self.violations.append,
+            turn=self.entry.turn,
+        )
         self.server.start()
         asyncio.get_running_loop().add_reader(self.ring.wake, self._woken)
         self.guest.set_word(GUEST_SLEEPING, 1)  # the guest sleeps: wake it for every frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from seamgate.errors import GuestProtocolError, Reason
 from seamgate.protocol.client_hello import ClientHello
+from seamgate.protocol.work import FINISHED, HELLO, VERIFIED
 from seamgate.records import PARTS
 from seamgate.streams import TlsStream
-from seamgate.turns import BUDGET
+from seamgate.turns import BUDGET, Share
 from support.certificates import careless_context, server_context, upstream_ca
 from support.openssl import KeyChanger
 
@@ -99,15 +100,28 @@ class Above:
 class Pair:
     """A client's and a server's stream, with what stands above and below them."""
 
-    def __init__(self, *, name: str = "api.test", choose: Any = None, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str = "api.test",
+        choose: Any = None,
+        context: ssl.SSLContext | None = None,
+        shares: tuple[Share | None, Share | None] = (None, None),
+    ) -> None:
         self.failures: list[Exception] = []
         self.hellos: list[ClientHello] = []
         self.client_above, self.server_above = Above(), Above()
         self.client_wire, self.server_wire = Wire(), Wire()
         self.client = TlsStream(
-            self.client_above, context=context or _trusting(), server_hostname=name, on_failure=self.failures.append
+            self.client_above,
+            context=context or _trusting(),
+            server_hostname=name,
+            on_failure=self.failures.append,
+            share=shares[0],
         )
-        self.server = TlsStream(self.server_above, choose=choose or self._choose, on_failure=self.failures.append)
+        self.server = TlsStream(
+            self.server_above, choose=choose or self._choose, on_failure=self.failures.append, share=shares[1]
+        )
         self.server.connection_made(self.server_wire)
         self.client.connection_made(self.client_wire)
 
@@ -338,6 +352,50 @@ async def test_records_without_data_are_read_in_turns(monkeypatch: pytest.Monkey
         await asyncio.sleep(0)
     assert seen == [False, False]
     assert (above.received, wire.reading) == (b"after", True)
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    """Let the loop take turns until it is so; a few are enough."""
+    for _ in range(8):
+        if condition():
+            return
+        await asyncio.sleep(0)
+
+
+async def test_each_step_of_a_handshake_waits_for_its_turn() -> None:
+    """It is counted by what it costs either side; what comes while it is others' turn is kept, and nothing is read."""
+    client, server = Share(), Share()
+    pair = Pair(shares=(client, server))
+    server.spend(BUDGET.units)
+    pair.carry()
+    assert (pair.hellos, pair.server_wire.reading) == ([], False)
+    await _until(lambda: pair.hellos)
+    assert pair.server_wire.reading
+    assert server.left == BUDGET.units - HELLO - FINISHED
+    client.spend(BUDGET.units)
+    pair.carry()
+    assert not pair.client_wire.reading
+    await _until(lambda: pair.client_above.transport is not None)
+    assert client.left <= BUDGET.units - VERIFIED
+    pair.carry()
+    assert pair.server_above.transport is not None and pair.failures == []
+
+
+async def test_what_a_guest_sends_is_decrypted_in_its_turn() -> None:
+    """Once it is established too; an upstream's session is read by whom it carries, whose reader counts."""
+    client, server = Share(), Share()
+    pair = Pair(shares=(client, server))
+    pair.carry()
+    await asyncio.sleep(0)
+    client.spend(BUDGET.units * 2)
+    server.spend(BUDGET.units * 2)
+    pair.client.write(b"up")
+    pair.server.write(b"down")
+    pair.carry()
+    assert (pair.client_above.received, pair.server_above.received) == (b"down", b"")
+    assert not pair.server_wire.reading
+    await _until(lambda: pair.server_above.received)
+    assert pair.server_above.received == b"up" and pair.server_wire.reading
 
 
 async def test_who_does_not_read_is_told_of_no_end() -> None:

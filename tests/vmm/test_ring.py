@@ -53,16 +53,24 @@ class Recorder(asyncio.Protocol):
 
 
 class Bench:
-    """A served ring with a fake guest."""
+    """A served ring with a fake guest; `turns` waits for it to be its turn, where it is not None."""
 
     def __init__(self, names: NameTable | None = None, refuse: bool = False) -> None:
+        self.turns: list[Callable[[], None]] | None = None
         self.ring = GuestRing.create()
         self.guest = FakeGuest(self.ring)
         self.protocols: list[Recorder] = []
         self.violations: list[str] = []
         self.refuse = refuse
-        self.server = RingServer(self.ring, self.accept, names=names, on_violation=self.violations.append)
+        self.server = RingServer(
+            self.ring, self.accept, names=names, on_violation=self.violations.append, turn=self.turn
+        )
         self.server.start()
+
+    def turn(self, go_on: Callable[[], None]) -> bool:
+        if self.turns is not None:
+            self.turns.append(go_on)
+        return self.turns is None
 
     def accept(self, opened: StreamOpen) -> asyncio.BaseProtocol | None:
         if self.refuse:
@@ -100,6 +108,24 @@ def with_bench(test: Callable[[Bench], Awaitable[None]], **options: object) -> N
             await asyncio.sleep(0)
 
     asyncio.run(run())
+
+
+def test_nothing_is_taken_off_a_ring_while_it_is_others_turn() -> None:
+    """It waits once, however often the guest rings, and goes on with all that came when it is called."""
+
+    async def check(b: Bench) -> None:
+        number, p = await b.stream(b"a")
+        b.turns = []
+        for _ in range(3):
+            b.guest.data(number, b"b")
+            await b.settle()
+        assert (bytes(p.data), len(b.turns)) == (b"a", 1)
+        (go_on,), b.turns = b.turns, None
+        go_on()
+        await b.settle()
+        assert bytes(p.data) == b"abbb"
+
+    with_bench(check)
 
 
 def test_bytes_go_both_ways() -> None:

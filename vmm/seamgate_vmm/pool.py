@@ -36,7 +36,7 @@ from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import GuestEvent, Outcome, Reason
 from seamgate_vmm.pooled import OnChange, PooledGuest, Rest, WorkerLink
 from seamgate_vmm.removal import remove_tree
-from seamgate_vmm.ring import Accept, GuestRing, RingServer
+from seamgate_vmm.ring import Accept, GuestRing, RingServer, Turn
 from seamgate_vmm.sleepers import Sleepers
 from seamgate_vmm.template import Job
 from seamgate_vmm.worker import outcome_from_json
@@ -205,6 +205,7 @@ class Pool:
         want_input: Callable[[int], None] | None = None,
         on_change: OnChange | None = None,
         names: NameTable | None = None,
+        turn: Turn | None = None,
         limits: Limits | None = None,
     ) -> PooledGuest:
         """Start a guest; return at once, see PooledGuest.started.
@@ -212,8 +213,8 @@ class Pool:
         stdout, stderr: descriptors that its output goes to, without blocking the guest for ever if nobody reads; the
         worker gets duplicates and sets them non-blocking. stdin: a pipe, likewise; None: at its end from the start.
         want_input: told when the guest reads from an empty stdin, and how many bytes at most (Feed.want). accept:
-        decides about each stream (see ring.py). on_change: told when it is parked, hibernated or resumed.
-        Raises: VmmError if the pool is not open.
+        decides about each stream (see ring.py). turn: whether more of its ring may be taken now. on_change: told when
+        it is parked, hibernated or resumed. Raises: VmmError if the pool is not open.
         """
         worker = self._worker_with_room()
         number = next(self._numbers)
@@ -223,7 +224,7 @@ class Pool:
         def violated(what: str) -> None:
             guest.violated(what)
 
-        server = RingServer(ring, accept, names=names, on_violation=violated)
+        server = RingServer(ring, accept, names=names, on_violation=violated, turn=turn)
         guest = PooledGuest(number, worker, ring, server, limits or self._limits, job.terminals, want_input, on_change)
         if job.own_file is not None:
             places, data = job.own_file

@@ -26,7 +26,7 @@ from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import Outcome, Reason
 from seamgate_vmm.pool import Pool
 from seamgate_vmm.pooled import OnChange, PooledGuest
-from seamgate_vmm.ring import Accept
+from seamgate_vmm.ring import Accept, Turn
 from seamgate_vmm.template import Job
 from seamgate_vmm.worker import outcome_to_json
 
@@ -44,6 +44,7 @@ class Admission:
 
     accept: Accept
     names: NameTable
+    turn: Turn
     environment: Callable[[Mapping[str, str]], Mapping[str, str]]  # what of its caller's a guest gets
     on_change: OnChange
     begun: Callable[[PooledGuest], None]
@@ -111,6 +112,7 @@ class PoolServer:
                 job,
                 accept=admission.accept,
                 names=admission.names,
+                turn=admission.turn,
                 stdout=fds[0],
                 stderr=fds[1],
                 stdin=fds[2] if has_stdin else None,

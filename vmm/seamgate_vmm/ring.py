@@ -37,6 +37,8 @@ _AF_INET, _AF_INET6 = 2, 10
 
 
 Accept = Callable[[StreamOpen], asyncio.BaseProtocol | None]
+Turn = Callable[[Callable[[], None]], bool]
+"""Whether it is the guest's turn; if not, what it is given is called once it is."""
 
 
 class GuestRing:
@@ -74,6 +76,7 @@ class RingServer:
         *,
         names: NameTable | None = None,
         on_violation: Callable[[str], None] | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.names = names or NameTable()
@@ -81,6 +84,8 @@ class RingServer:
         self._ring = _kvm.Ring(ring.memory)
         self._accept = accept
         self._on_violation = on_violation
+        self._turn = turn
+        self._waits = False
         self._streams: dict[int, RingTransport] = {}
         self._greeting: dict[int, tuple[str, int, asyncio.TimerHandle]] = {}
         self._last_stream = 0
@@ -120,7 +125,7 @@ class RingServer:
 
     def on_another(self, ring: GuestRing) -> "RingServer":
         """Return a server like this one for a guest that goes on with another ring; names keep their addresses."""
-        return RingServer(ring, self._accept, names=self.names, on_violation=self._on_violation)
+        return RingServer(ring, self._accept, names=self.names, on_violation=self._on_violation, turn=self._turn)
 
     def end_streams(self) -> None:
         """End every stream, as a network that goes away, and refuse new ones until `accept_streams`."""
@@ -212,7 +217,10 @@ class RingServer:
 
     def _pump(self) -> None:
         """Take one budget of frames; come back at once if there is more, else when the doorbell rings."""
-        if self._closed or self._throttled is not None:
+        if self._closed or self._throttled is not None or self._waits:
+            return
+        if self._turn is not None and not self._turn(self._pump_in_turn):
+            self._waits = True
             return
         try:
             frames = self._ring.take(_FRAMES_PER_TURN)
@@ -234,6 +242,10 @@ class RingServer:
             self._wake()  # it may sleep for want of room, and nothing that is sent would wake it
         if not self._closed and (len(frames) == _FRAMES_PER_TURN or not self._ring.may_sleep()):
             self.loop.call_soon(self._pump)
+
+    def _pump_in_turn(self) -> None:
+        self._waits = False
+        self._pump()
 
     def _spend(self, count: int) -> None:
         """Count what this turn cost; over the window's share, hear nothing of this guest until the next one."""

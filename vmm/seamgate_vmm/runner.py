@@ -21,7 +21,7 @@ from seamgate_vmm.names import NameTable
 from seamgate_vmm.outcome import Outcome
 from seamgate_vmm.pool import Pool
 from seamgate_vmm.pooled import OnChange
-from seamgate_vmm.ring import Accept
+from seamgate_vmm.ring import Accept, Turn
 from seamgate_vmm.template import Job, names, path_of
 
 DEFAULT_TEMPLATE = "python"
@@ -78,6 +78,7 @@ async def run_program(
     *,
     accept: Accept,
     names_table: NameTable | None = None,
+    turn: Turn | None = None,
     template: str = DEFAULT_TEMPLATE,
     folder: Path | None = None,
     mounts: Sequence[Mount] = (),
@@ -94,14 +95,14 @@ async def run_program(
 ) -> Outcome:
     """Run a Python program in a guest of its own and return how it ended.
 
-    command: as typed, beginning with `python`. accept: decides about each stream (ring.py). folder: visible read-only
-    at its own path, and the working directory; the current one by default. mounts: what is visible beside it. hide:
-    files of the host that the guest must not read, wherever they are. on_ready: called with the tier, "hardware" or
-    "nested", when the template is loaded and the program is about to start. env: what the guest gets beside the base
-    environment; nothing is inherited. idle: what it gives back while it waits. on_change: told when it is hibernated
-    and resumed. grace_s: how long it has to end after a SIGTERM or SIGHUP to this process.
-    stdin: a descriptor that is read when and as far as the program reads; None: its stdin is at its end.
-    Raises: ProgramError (exit status 2), TemplateError, KvmUnusable (3), VmmError.
+    command: as typed, beginning with `python`. accept, turn: decide about each stream, and when (ring.py). folder:
+    visible read-only at its own path, and the working directory; the current one by default. mounts: what is visible
+    beside it. hide: files of the host that the guest must not read, wherever they are. on_ready: called with the tier,
+    "hardware" or "nested", when the template is loaded and the program is about to start. env: what the guest gets
+    beside the base environment; nothing is inherited. idle: what it gives back while it waits. on_change: told when it
+    is hibernated and resumed. grace_s: how long it has to end after a SIGTERM or SIGHUP to this process. stdin: a
+    descriptor that is read when and as far as the program reads; None: its stdin is at its end. Raises: ProgramError
+    (exit status 2), TemplateError, KvmUnusable (3), VmmError.
     """
     argv = python_arguments(command)
     with Signals(grace_s) as signals:
@@ -117,6 +118,7 @@ async def run_program(
                         Job(argv, dict(env or {}), place, streams.terminals),
                         accept=accept,
                         names=names_table,
+                        turn=turn,
                         stdout=streams.out.write,
                         stderr=streams.err.write,
                         stdin=None if streams.feed is None else streams.feed.read_end,

@@ -188,6 +188,7 @@ async def _run(run: Run, program: PythonProgram, say: Callable[[str], None], exp
             program.command,
             accept=ring.accept,
             names_table=NameTable(ring.judge_name),
+            turn=ring.turn,
             template=program.template,
             mounts=mounts,
             hide=launch.secret_files(config, run.journal),

@@ -43,6 +43,7 @@ from seamgate.flow import Guest, Resolution
 from seamgate.pipeline import Pipeline
 from seamgate.seam import Seam
 from seamgate.tasks import spawn
+from seamgate.turns import Share
 from seamgate.upstream.destination import check_addresses
 from seamgate.upstream.dns_message import (
     NOERROR,
@@ -120,6 +121,11 @@ class NameService:
         self._pending = 0
         self._remembered: dict[bytes, _Remembered] = {}
         self._remembered_of: Pipeline | None = None
+
+    @property
+    def share(self) -> Share:
+        """The guest's part of each turn."""
+        return self._seam.shares.of(self._guest.id)
 
     @property
     def guest(self) -> Guest | None:

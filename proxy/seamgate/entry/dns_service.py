@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ipaddress
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, cast
 
@@ -25,14 +26,18 @@ from seamgate.entry.netns.names import NameTable
 from seamgate.entry.netns.refusals import Refusals
 from seamgate.errors import Reason, SeamgateError, TargetError
 from seamgate.flow import Guest, Resolution, Target
+from seamgate.protocol.work import ACCEPT, NAME
 from seamgate.refusing import nothing_begins
 from seamgate.seam import Seam
 from seamgate.tasks import spawn
+from seamgate.turns import Share, Turnstile
 from seamgate.upstream.dns_message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, TYPE_A, TYPE_AAAA
 from seamgate.verdict import Effect, Verdict, denial_of
 
 MOST_PENDING: Final = 256
 """Names of one guest that are being resolved."""
+MOST_WAITING: Final = 256
+"""Datagrams of one guest that wait for its turn; the oldest is forgotten for the next."""
 MOST_STREAMS: Final = 64
 STREAM_IDLE_S: Final = 30.0
 DENIED_CODES: Final = {"nxdomain": NXDOMAIN, "refused": REFUSED, "explain": NOERROR}
@@ -49,6 +54,11 @@ class Answers(Protocol):
     """What `Datagrams` and `Stream` put on the network."""
 
     streams: set[asyncio.Transport]
+
+    @property
+    def share(self) -> Share:
+        """The guest's part of each turn."""
+        ...
 
     def answer(self, message: bytes, reply: Reply, *, tcp: bool = False) -> None:
         """Answer a message, now or later; nothing is said to what is no query."""
@@ -104,6 +114,11 @@ class DnsService:
         self._refusals = refusals
         self._denied = denied
         self._pending = 0
+
+    @property
+    def share(self) -> Share:
+        """The guest's part of each turn."""
+        return self._seam.shares.of(self._guest.id)
 
     def close(self) -> None:
         """End the streams of a guest that has ended."""
@@ -188,10 +203,11 @@ def close_awaitable(pending: Awaitable[Any]) -> None:
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """The service on UDP."""
+    """The service on UDP. What is asked while it is others' turn waits; of more than that, the client asks again."""
 
     def __init__(self, service: Answers) -> None:
         self._service = service
+        self._waiting: deque[tuple[bytes, tuple[str | Any, int]]] = deque(maxlen=MOST_WAITING)
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -200,7 +216,20 @@ class Datagrams(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
         """A query."""
-        self._service.answer(data, lambda answer: self._send(answer, addr))
+        share = self._service.share
+        if share.left > 0 and not self._waiting:
+            share.spend(NAME)
+            self._service.answer(data, lambda answer: self._send(answer, addr))
+            return
+        if not self._waiting:
+            share.wait(self._answer_on)
+        self._waiting.append((data, addr))
+
+    def _answer_on(self) -> None:
+        """A later turn: those that wait, and then those that come."""
+        waiting, self._waiting = self._waiting, deque(maxlen=MOST_WAITING)
+        for data, addr in waiting:
+            self.datagram_received(data, addr)
 
     def _send(self, answer: bytes, addr: tuple[str | Any, int]) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -217,12 +246,14 @@ class Stream(asyncio.Protocol):
         self._service = service
         self._transport: asyncio.Transport | None = None
         self._data = b""
+        self._turnstile = Turnstile()
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
         self._service.streams.add(self._transport)
+        self._service.share.spend(ACCEPT)
         if len(self._service.streams) > MOST_STREAMS:
             self._transport.abort()
         self._wait()
@@ -230,10 +261,18 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """A piece of queries."""
         self._data += data
+        share = self._service.share
         while len(self._data) >= 2 and len(self._data) >= (end := 2 + int.from_bytes(self._data[:2])):
+            if self._transport is None or self._turnstile.keeps(share, self._transport, b"", self.data_received):
+                return
+            share.spend(NAME)
             message, self._data = self._data[2:end], self._data[end:]
             self._service.answer(message, self._send, tcp=True)
         self._wait()
+
+    def eof_received(self) -> bool:
+        """The client asks no more; what waits is answered first."""
+        return self._turnstile.keeps_end()
 
     def pause_writing(self) -> None:
         """The client reads no answers: read no questions of it."""

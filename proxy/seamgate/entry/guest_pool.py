@@ -172,7 +172,7 @@ class GuestPool:
             ring.ended(outcome)
 
         names, own = NameTable(ring.judge_name), self._own_ca(guest)
-        return Admission(ring.accept, names, self._environment, ring.changed, begun, ended, own)
+        return Admission(ring.accept, names, ring.turn, self._environment, ring.changed, begun, ended, own)
 
     def _own_ca(self, guest: Guest) -> tuple[Sequence[str], bytes] | None:
         """Return where a guest that has a CA of its own finds it, and what it finds; None: it is in all of them."""

@@ -3,7 +3,8 @@
 Bytes -> reader -> head -> binding -> exchange; what the exchange answers is `seamgate.entry.http1_writer`'s to send.
 CONNECT is handed to the entry. State: `_exchange` while one is under way; `_discarding` once nothing that the guest
 sends matters any more; the reader knows how far the present request was read; `_behind` while what was read waits for a
-turn of the guest's (`seamgate.turns`), then nothing more is read.
+turn of the guest's (`seamgate.turns`), then nothing more is read; `_late` is the head that said whose the connection
+is, and waits for that guest's turn.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from seamgate.protocol.heads import RequestHead, Trailers
 from seamgate.protocol.http1 import write_response_head
 from seamgate.protocol.http1_reader import NEED_DATA
 from seamgate.protocol.websocket_handshake import WEBSOCKET, asks, parse_offer
+from seamgate.protocol.work import ACCEPT, ENTRY
 from seamgate.seam import Seam
 from seamgate.streams import TlsStream, Transport
 from seamgate.turns import Share
@@ -83,6 +85,7 @@ class Http1Guest(Http1Writer):
         self._share = seam.shares.of("" if guest is None else guest.id)
         self._sharer = "" if guest is None else guest.id
         self._behind = self._ended = False
+        self._late: RequestHead | None = None
         self._strange = 0
 
     def __repr__(self) -> str:
@@ -105,7 +108,9 @@ class Http1Guest(Http1Writer):
         self.transport = transport
         self.connections.add(self)
         if self.binding.guest is None:
+            self._share = self.seam.shares.of_stranger(transport)
             self.connections.add_stranger(self)
+        self._share.spend(ACCEPT)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
@@ -189,6 +194,9 @@ class Http1Guest(Http1Writer):
         reader = self._reader
         may = reader.left = self._share.allowance
         try:
+            if self._late is not None and not self._discarding:
+                late, self._late = self._late, None
+                self._begin(late)
             while (reader.left > 0 or reader.ends_here) and self._step():
                 pass
             if self._exchange is not None:
@@ -202,9 +210,10 @@ class Http1Guest(Http1Writer):
             asyncio.get_running_loop().call_exception_handler({"message": "connection failed", "exception": error})
         finally:
             self._pumping = False
-        if self._discarding:
-            self._share.account(may - reader.left)
-        elif self._share.settle(may, reader.left, self._read_on):
+        share = self._share  # of the guest, where the head has said who it is
+        share.spend(may - reader.left)
+        if not self._discarding and (reader.left <= 0 or self._late is not None):
+            share.wait(self._read_on)
             self._behind = True
             self._pause_reading()
         self.flush()
@@ -228,7 +237,7 @@ class Http1Guest(Http1Writer):
     def _step(self) -> bool:
         """Handle one event; False if there is none, or nobody to take it now."""
         exchange = self._exchange
-        if self._discarding or self._body_paused or (self._stuck_at and exchange is None):
+        if self._discarding or self._body_paused or self._late is not None or (self._stuck_at and exchange is None):
             return False
         event = self._reader.next_event()
         if event is _NEED_DATA:
@@ -248,7 +257,10 @@ class Http1Guest(Http1Writer):
         return True
 
     def _begin(self, head: RequestHead) -> None:
-        """A request: bind it, and let its exchange judge it."""
+        """A request: bind it, and let its exchange judge it; once it is its guest's turn."""
+        if not self._sharer and not self._enter(head):
+            self._late = head
+            return
         self._head = head
         self._keep_alive = self._keep_alive and head.keep_alive
         self.exchanges += 1
@@ -272,6 +284,16 @@ class Http1Guest(Http1Writer):
         exchange = self._exchange_for(head, bound)
         self._exchange = exchange
         exchange.start()
+
+    def _enter(self, head: RequestHead) -> bool:
+        """Find out whose the connection is, whose share has all that follows; False if it is others' turn."""
+        guest = self.binding.whose(head)
+        if guest is None:
+            return True  # it is refused, in the turn of those that are nobody
+        self._share.spend(ENTRY)
+        self._sharer = guest.id
+        self._share = self.seam.shares.of(guest.id)
+        return self._share.left > 0
 
     def _count(self, head: RequestHead, guest: Guest) -> bool:
         """Count the connection as this guest's, unless the tunnel that it is in does; False: it has too many."""

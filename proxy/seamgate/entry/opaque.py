@@ -22,10 +22,12 @@ from seamgate.entry.splice import TCP, Splice, judge_tcp
 from seamgate.entry.tunnel import Tunnel
 from seamgate.errors import Reason
 from seamgate.flow import Guest, Step, Target
+from seamgate.protocol.work import ACCEPT, HEAD
 from seamgate.refusing import STOPPING
 from seamgate.seam import Seam
 from seamgate.signing import Authorities
 from seamgate.streams import Transport, as_protocol
+from seamgate.turns import Turnstile
 from seamgate.verdict import Effect, Verdict, deny
 
 SCHEMES: Final = {443: ("https",), 80: ("http",)}
@@ -112,6 +114,8 @@ class OpaqueStream(asyncio.Protocol):
         self._on_refused = on_refused
         self._transport: Any = None
         self._timer: asyncio.TimerHandle | None = None
+        self._share = common.seam.shares.of(guest.id)
+        self._turnstile = Turnstile()
 
     def take(self, transport: Any) -> None:
         """Take a stream over from the protocol that found out where it goes."""
@@ -122,6 +126,7 @@ class OpaqueStream(asyncio.Protocol):
         """The stream is there: wait for its first byte, not forever."""
         self._transport = transport
         self._common.undecided.add(self)
+        self._share.spend(ACCEPT)
         full = self._common.connections.too_many(self._guest.id)
         if full is not None:
             self.end(full)
@@ -135,6 +140,14 @@ class OpaqueStream(asyncio.Protocol):
         """The first bytes: TLS or HTTP."""
         if self not in self._common.undecided:
             return
+        if not self._turnstile.keeps(self._share, self._transport, data, self._decide):
+            self._decide(data)
+
+    def _decide(self, data: bytes) -> None:
+        """In the guest's turn: find out what it is, and hand it on."""
+        if self not in self._common.undecided:
+            return
+        self._share.spend(HEAD)
         tls = data[0] == _TLS_HANDSHAKE
         http = 0x41 <= data[0] <= 0x5A
         if not (tls and self._allows("https")) and not (http and self._allows("http")) and self._pass_on(data):
@@ -177,6 +190,8 @@ class OpaqueStream(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The guest says nothing, and will not."""
+        if self._turnstile.keeps_end():
+            return True
         self._gone()
         return False
 

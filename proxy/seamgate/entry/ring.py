@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 from seamgate.address import address_text, canonical_address, canonical_name
@@ -25,6 +25,7 @@ from seamgate.entry.opaque import SCHEMES, OpaqueStream, OpaqueStreams, Place, r
 from seamgate.entry.tunnel import Tunnel
 from seamgate.errors import Reason, TargetError
 from seamgate.flow import Guest
+from seamgate.protocol.work import HEAD, NAME
 from seamgate.streams import as_protocol
 from seamgate.upstream.dns_message import NOERROR
 from seamgate.verdict import Effect, Verdict, denial_of, deny
@@ -54,10 +55,18 @@ class RingGuest:
         self._denied_code = DENIED_CODES[entry.denied_names]
         self._streams = OpaqueStreams(gateway.seam, gateway.authorities, gateway.connections, ENTRY)
         self._refusals = Refusals(gateway.seam, guest, ENTRY)
+        self._share = gateway.seam.shares.of(guest.id)
 
     def is_now(self, guest: Guest) -> None:
         """From now on this is who it is: a reload has changed its labels or group."""
         self._guest = self._refusals.guest = guest
+
+    def turn(self, go_on: Callable[[], None]) -> bool:
+        """Whether more of the ring may be taken now; if not, `go_on` is called in the guest's turn."""
+        if self._share.left > 0:
+            return True
+        self._share.wait(go_on)
+        return False
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -74,6 +83,7 @@ class RingGuest:
         except TargetError as error:
             self._refuse_name("", denial_of(error))
             return DENIED_CODES["nxdomain"]
+        self._share.spend(NAME)
         verdict = judge_name(self._seam, self._guest, name)
         if verdict.effect is not Effect.DENY:
             return NOERROR
@@ -87,6 +97,7 @@ class RingGuest:
 
     def accept(self, opened: StreamOpen) -> asyncio.Protocol | None:
         """Return what serves a stream, or None: it is refused, recorded, and to be reset."""
+        self._share.spend(HEAD)
         place = _place(opened)
         verdict = self._refusal(opened, place)
         if verdict is not None:
@@ -190,18 +201,18 @@ class _RingStream(OpaqueStream):
         self._host_port = (place.host, place.port)
         self._seen = b""
 
-    def data_received(self, data: bytes) -> None:
+    def _decide(self, data: bytes) -> None:
         """The first bytes: a late preface, or what every such stream begins with."""
         self._seen += data
         if self._seen[:1] != PREFACE[:1]:
-            super().data_received(self._seen)
+            super()._decide(self._seen)
             return
         greeting = read_greeting(self._seen, *self._host_port)
         if greeting is None or self not in self._common.undecided:
             return
         opened, length = greeting
         if not opened.tls:
-            super().data_received(self._seen)
+            super()._decide(self._seen)
             return
         self._decided()
         reader = self._ring.accept(opened)

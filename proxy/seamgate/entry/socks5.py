@@ -31,7 +31,9 @@ from seamgate.protocol.socks5 import (
     login_answer,
     reply,
 )
+from seamgate.protocol.work import ACCEPT, ENTRY, HEAD
 from seamgate.refusing import STOPPING, nothing_begins
+from seamgate.turns import Share, Turnstile
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 
@@ -76,11 +78,16 @@ class SocksStream(asyncio.Protocol):
         self._place: Place | None = None
         self._transport: Any = None
         self._timer: asyncio.TimerHandle | None = None
+        self._turnstile = Turnstile()
+        self._share: Share
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = transport
-        entry = self._entry
+        entry, guest = self._entry, self._guest
+        shares = entry.streams.seam.shares
+        self._share = shares.of_stranger(transport) if guest is None else shares.of(guest.id)
+        self._share.spend(ACCEPT)
         if entry.full:
             transport.close()
             self._record(deny("too many connections", reason=Reason.OVERLOADED))
@@ -93,9 +100,12 @@ class SocksStream(asyncio.Protocol):
         """A piece of the greeting, the login or the request."""
         if self not in self._entry.greeting:
             return
+        self._share.spend(ENTRY)
         self._reader.feed(data)
         try:
             while self in self._entry.greeting:
+                if self._turnstile.keeps(self._share, self._transport, b"", self.data_received):
+                    return  # each step: a login makes it another's share
                 event = self._reader.next_event()
                 if event is None:
                     return
@@ -128,6 +138,7 @@ class SocksStream(asyncio.Protocol):
             except GuestProtocolError as error:
                 self.refuse(denial_of(error), login_answer(False))
                 return
+            self._share = self._entry.streams.seam.shares.of(self._guest.id)
         self._transport.write(login_answer(True))
 
     def _identify(self, login: Login) -> Guest:
@@ -139,6 +150,7 @@ class SocksStream(asyncio.Protocol):
         self._place = place
         guest, streams = self._guest, self._entry.streams
         assert guest is not None
+        self._share.spend(HEAD)
         verdict = self._judge(guest, place)
         if verdict.effect is Effect.DENY:
             self.refuse(verdict, reply(Reply.NOT_ALLOWED))
@@ -165,6 +177,8 @@ class SocksStream(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client ends before it has asked for anything."""
+        if self._turnstile.keeps_end():
+            return True
         self._gone()
         return False
 

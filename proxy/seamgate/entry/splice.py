@@ -5,7 +5,10 @@ as they come, an end of one side is an end to the other, and who does not read h
 guest says first is a TLS ClientHello, its server name has to be the target. A reload that no longer allows it ends it.
 Its one record, of the kind connect, is written when it is over, or when it could not begin.
 
-State: `_far` is set once the upstream is connected; `_over` once the record is written.
+What passes is counted, and once a guest's share of a turn is used up its streams are read on in a later one.
+
+State: `_far` is set once the upstream is connected; `_over` once the record is written. A direction is not read while
+who takes it has enough (`_up_full`, `_down_full`), or while it is others' turn (`_up_behind`, `_down_behind`).
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from seamgate.errors import (
 )
 from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import MAX_HELLO_BYTES, parse_client_hello
+from seamgate.protocol.work import SPLICE_SHIFT
 from seamgate.refusing import STOPPING, no_stream_begins
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
@@ -115,6 +119,9 @@ class Splice:
         self._address = ""
         self._held = b""
         self._checked = False
+        self._share = seam.shares.of(guest.id)
+        self._up_full = self._down_full = False
+        self._up_behind = self._down_behind = False
         self._ended = False
         self._far_ended = False
         self._over = False
@@ -212,7 +219,7 @@ class Splice:
         held, self._held = self._held, b""
         if held:
             far.transport.write(held)
-        self.transport.resume_reading()
+        self._read_up()
         if self._ended:
             _end(far.transport)
 
@@ -255,6 +262,10 @@ class Splice:
         """Bytes of the guest."""
         self._active_at = monotonic()
         self._up_bytes += len(data)
+        if self._spend(len(data)) and not self._up_behind:
+            self._up_behind = True
+            self.transport.pause_reading()
+            self._share.wait(self._read_up_on)
         far = self._far
         if far is not None and self._checked:
             far.transport.write(data)
@@ -264,6 +275,31 @@ class Splice:
             self._send()
         elif len(self._held) > _HELD_BYTES:
             self.transport.pause_reading()
+
+    def _spend(self, size_bytes: int) -> bool:
+        """Count a read; return whether the next one is for a later turn. This one is passed on: that costs least."""
+        self._share.spend(1 + (size_bytes >> SPLICE_SHIFT))
+        return self._share.left <= 0
+
+    def _read_up(self) -> None:
+        """Read the guest, if nothing is against it."""
+        if not (self._up_full or self._up_behind or self._over or self.transport.is_closing()):
+            self.transport.resume_reading()
+
+    def _read_up_on(self) -> None:
+        self._up_behind = False
+        if self._far is not None or len(self._held) <= _HELD_BYTES:
+            self._read_up()
+
+    def _read_down(self) -> None:
+        """Read the upstream, if nothing is against it."""
+        far = self._far
+        if far is not None and not (self._down_full or self._down_behind or self._over or far.transport.is_closing()):
+            far.transport.resume_reading()
+
+    def _read_down_on(self) -> None:
+        self._down_behind = False
+        self._read_down()
 
     def eof_received(self) -> bool:
         """The guest sends no more; it may still read."""
@@ -283,13 +319,14 @@ class Splice:
 
     def pause_writing(self) -> None:
         """The guest has enough: the upstream is not read."""
+        self._down_full = True
         if self._far is not None:
             self._far.transport.pause_reading()
 
     def resume_writing(self) -> None:
         """The guest takes more."""
-        if self._far is not None and not self._over:
-            self._far.transport.resume_reading()
+        self._down_full = False
+        self._read_down()
 
     # -- the upstream's side, told by `_Far` -------------------------------------------------------------------------
 
@@ -300,6 +337,10 @@ class Splice:
         self._active_at = monotonic()
         self._down_bytes += len(data)
         self.transport.write(data)
+        if self._spend(len(data)) and not self._down_behind and self._far is not None:
+            self._down_behind = True
+            self._far.transport.pause_reading()
+            self._share.wait(self._read_down_on)
 
     def on_far_end(self) -> None:
         """The upstream sends no more; it may still read."""
@@ -319,10 +360,11 @@ class Splice:
 
     def far_writable(self, writable: bool) -> None:
         """The upstream takes no more, or takes more again."""
+        self._up_full = not writable
         if self._over:
             return
         if writable:
-            self.transport.resume_reading()
+            self._read_up()
         else:
             self.transport.pause_reading()
 

@@ -27,6 +27,7 @@ from seamgate.flow import Guest, Step, Target
 from seamgate.protocol.client_hello import ClientHello
 from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http1 import write_response_head
+from seamgate.protocol.work import LEAF
 from seamgate.refusing import no_stream_begins
 from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
@@ -161,6 +162,7 @@ class Tunnel:
             choose=self._choose,
             on_failure=self._tls_failed,
             on_established=self._handshake_over,
+            share=seam.shares.of(self._guest.id),
         )
         transport.set_protocol(stream)  # type: ignore[attr-defined]  # the entry's streams are asyncio's here
         stream.connection_made(transport)
@@ -223,12 +225,17 @@ class Tunnel:
                 " unrecognized_name",
                 reason=Reason.TARGET_MISMATCH,
             )
+        authority = self._authorities.of(self._guest)
+        minted = authority.minted
         try:
-            return self._authorities.of(self._guest).leaf_context(host, alpn=self._seam.guest_alpn)
+            context = authority.leaf_context(host, alpn=self._seam.guest_alpn)
         except GuestProtocolError:
             raise
         except SeamgateError as error:
             raise GuestProtocolError(error.message, reason=Reason.GUEST_TLS_FAILED) from error
+        if authority.minted != minted:
+            self._seam.shares.of(self._guest.id).spend(LEAF)
+        return context
 
     def _names_target(self, name: str) -> bool:
         try:

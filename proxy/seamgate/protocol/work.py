@@ -21,6 +21,24 @@ FRAME: Final = 2
 """A frame of HTTP/2."""
 MESSAGE: Final = 4
 """A frame of a WebSocket: most are a message, which is inspected, and masked or compressed again."""
+HELLO: Final = 60
+"""A handshake's first step here: a ClientHello that is read and answered, with one signature and one key exchange."""
+FINISHED: Final = 12
+"""Its last one."""
+LEAF: Final = 150
+"""A certificate that was made for it."""
+VERIFIED: Final = 120
+"""A handshake with an upstream: its answer read, its chain of certificates checked."""
+ACCEPT: Final = 8
+"""A connection that was taken, or opened on a ring: its objects, and its end."""
+ENTRY: Final = 4
+"""The first head of a connection that did not say before whose it is, read to find out."""
+NAME: Final = 12
+"""A name that a guest asks for, judged and answered."""
+RECORD: Final = 4
+"""A record of TLS, of those that are so many at once that a stream is behind: it may be a change of keys."""
+SPLICE_SHIFT: Final = 14
+"""Bytes that are passed on unread are a unit for each 16 KiB, and each read is one."""
 SHIFT: Final = 12
 """Bytes cost as well: a unit for each 4 KiB (1 << 12)."""
 HEAD_SHIFT: Final = 10

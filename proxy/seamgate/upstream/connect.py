@@ -16,6 +16,7 @@ import msgspec
 from seamgate.errors import ConnectFailed, Reason, SeamgateError, UpstreamTimeout
 from seamgate.flow import Target
 from seamgate.streams import Receiver, TlsStream, as_protocol, keep_alive
+from seamgate.turns import Share
 from seamgate.upload import HeldBytes
 from seamgate.upstream.parent import VIA_PROXY, Parent
 from seamgate.upstream.session import Session
@@ -46,6 +47,9 @@ class Connector:
         self.parent = parent
         self._timeout_s = timeout_s
         self._write_high_bytes = write_high_bytes
+        # Of all guests, so that none of their upstreams can have a thousand done at once; each is on its guest's
+        # account as well, once there is a session.
+        self._handshakes = Share()
         self.budget: HeldBytes | None = None
 
     def replace(self, tls: UpstreamTls, parent: Parent | None) -> None:
@@ -170,6 +174,7 @@ class Connector:
             server_hostname=target.host,
             on_failure=failed,
             on_established=done,
+            share=self._handshakes,
         )
         transport_: Any = None
         try:

@@ -233,7 +233,7 @@ class Session(UpstreamSide):
         may = reader.left = share.allowance
         self._hand_over(exchange)
         if self.exchange is None:
-            share.account(may - reader.left)
+            share.spend(may - reader.left)
         elif share.settle(may, reader.left, self._read_on):
             self._behind = self._waits = True
             if self.transport is not None and not self.transport.is_closing():

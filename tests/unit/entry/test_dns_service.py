@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from typing import Any, cast
 
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from seamgate.entry.dns_entry import Bucket
 from seamgate.entry.dns_query import BADVERS, Query, build_answer, fit_datagram, forwarded_query, read_query
-from seamgate.entry.dns_service import DnsService
+from seamgate.entry.dns_service import MOST_WAITING, Datagrams, DnsService, Stream
 from seamgate.entry.netns.names import NameTable
 from seamgate.errors import Reason, ResolveFailed
 from seamgate.flow import Guest, Isolation, Resolution, Target
+from seamgate.protocol.work import NAME
+from seamgate.turns import BUDGET, Share
 from seamgate.upstream.dns_message import FORMERR, NOERROR, NOTIMP, NXDOMAIN, REFUSED, SERVFAIL, build_query
 from seamgate.verdict import Effect, Verdict, deny
 
@@ -317,3 +320,77 @@ def test_an_answer_fits_a_datagram(text: str) -> None:
     said = answer[len(build_answer(query, NXDOMAIN)) + 6 :].decode()
     assert text.startswith(said)
     assert said == text or len(said.encode()) > 196
+
+
+class _Answers:
+    """Notes which messages were to be answered, in order."""
+
+    def __init__(self) -> None:
+        self.streams: set[asyncio.Transport] = set()
+        self.share = Share()
+        self.asked: list[bytes] = []
+
+    def answer(self, message: bytes, reply: Any, *, tcp: bool = False) -> None:
+        self.asked.append(message)
+
+
+class _Line:
+    """A transport that notes whether it is read."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.protocol: Any = None
+
+    def pause_reading(self) -> None:
+        self.did.append("pause")
+
+    def resume_reading(self) -> None:
+        self.did.append("resume")
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def abort(self) -> None:
+        self.did.append("abort")
+
+    def close(self) -> None:
+        self.did.append("close")
+
+
+async def test_questions_in_datagrams_wait_for_their_guests_turn() -> None:
+    """In their order; of more than may wait, the oldest are forgotten, and clients ask again."""
+    answers = _Answers()
+    datagrams = Datagrams(answers)
+    answers.share.spend(BUDGET.units)
+    asked = [bytes((number >> 8, number & 0xFF)) for number in range(MOST_WAITING + 5)]
+    for message in asked:
+        datagrams.datagram_received(message, ("127.0.0.1", 1))
+    assert answers.asked == []
+    turns = [0]
+    while len(answers.asked) < MOST_WAITING:
+        await asyncio.sleep(0)
+        turns.append(len(answers.asked))
+    assert answers.asked == asked[5:]
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= BUDGET.units // NAME + 1
+
+
+async def test_questions_in_a_stream_wait_for_their_guests_turn() -> None:
+    """All that came in one piece is answered in its order, over several turns; then its end is told."""
+    answers, line = _Answers(), _Line()
+    stream = line.protocol = Stream(answers)
+    stream.connection_made(cast("asyncio.Transport", line))
+    asked = [bytes((number,)) for number in range(100)]
+    stream.data_received(b"".join(b"\0\1" + message for message in asked))
+    assert stream.eof_received()
+    most = BUDGET.units // NAME + 1
+    assert len(answers.asked) <= most and line.did == ["pause"]
+    while len(answers.asked) < len(asked):
+        before = len(answers.asked)
+        await asyncio.sleep(0)
+        assert len(answers.asked) - before <= most
+    assert answers.asked == asked
+    assert line.did[-2:] == ["resume", "close"] and line.did.count("close") == 1
+    stream.connection_lost(None)

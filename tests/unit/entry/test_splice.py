@@ -17,6 +17,7 @@ from seamgate.flow import Guest, Resolution, Target
 from seamgate.pipeline import Pipeline
 from seamgate.registry import register
 from seamgate.seam import Tally
+from seamgate.turns import BUDGET, Shares
 from seamgate.upstream.addresses import PUBLIC_ONLY
 from seamgate.upstream.destination import OwnAddresses, check_destination
 from seamgate.verdict import Effect
@@ -101,6 +102,7 @@ def seam(judge: Judge, far: End | SeamgateError | None = None, **changes: Any) -
     pipeline = Pipeline([register("judge", judge)])
     records: list[Any] = []
     made: Any = SimpleNamespace(
+        shares=Shares(),
         pipeline=pipeline,
         draining=False,
         journal=SimpleNamespace(healthy=True),
@@ -231,6 +233,24 @@ async def test_who_has_enough_holds_the_other_back() -> None:
     made.connector.receiver.pause_writing()
     made.connector.receiver.resume_writing()
     assert guest.did[-2:] == ["pause", "resume"]
+
+
+async def test_a_guests_streams_share_its_turn() -> None:
+    """What was read is passed on; the next read, of either side, is for a later turn, and not while one has enough."""
+    guest, far = End(), End()
+    made = seam(Judge(PASS), far)
+    splice, _ = await started(made, guest)
+    made.shares.of(GUEST.id).spend(BUDGET.units)
+    splice.data_received(b"up")
+    made.connector.receiver.data_received(b"down")
+    splice.pause_writing()
+    assert far.did == [b"up", "pause", "pause"]
+    assert guest.did[-2:] == ["pause", b"down"] or guest.did[-2:] == [b"down", "pause"]
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert (guest.did[-1], far.did[-1]) == ("resume", "pause")
+    splice.resume_writing()
+    assert far.did[-1] == "resume"
 
 
 async def test_silence_is_ended_by_the_sweep() -> None:

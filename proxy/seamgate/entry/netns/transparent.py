@@ -21,6 +21,7 @@ from seamgate.entry.netns.refusals import Refusals
 from seamgate.entry.opaque import SCHEMES, OpaqueStream, OpaqueStreams, Place, reset
 from seamgate.errors import Reason
 from seamgate.flow import Guest
+from seamgate.protocol.work import ACCEPT
 from seamgate.verdict import Effect, Verdict, deny
 
 _ORIGINAL_DESTINATION = 80  # Source: linux/netfilter_ipv4.h, netfilter_ipv6/ip6_tables.h
@@ -54,6 +55,7 @@ class RedirectedStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Find out where it was to go; reset it if nothing there may be allowed, else find out what it says."""
+        self._common.seam.shares.of(self._guest.id).spend(ACCEPT)
         found = original_destination(transport.get_extra_info("socket"))
         verdict = self._judge(found)
         if verdict is not None:
