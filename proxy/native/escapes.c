@@ -231,6 +231,33 @@ static PyObject *as_numbers(PyObject *bytes)
     return numbers;
 }
 
+/* Write the text out alone, which takes a ninth of the memory; everything before `place` stands as it is. */
+static PyObject *written_alone(const Text *text, Py_ssize_t place)
+{
+    PyObject *plain = PyBytes_FromStringAndSize(NULL, text->size);
+    if (!plain)
+        return NULL;
+    uint8_t *out = (uint8_t *)PyBytes_AS_STRING(plain);
+    Py_ssize_t count = 0, copied = 0;
+    while (copied < text->size) {
+        memcpy(out + count, text->data + copied, place - copied);
+        count += place - copied;
+        copied = place;
+        if (place == text->size)
+            break;
+        Step taken = step(text, place);
+        if (taken.kind == OPEN || taken.kind == OPEN_JOIN)
+            break;
+        if (taken.kind == ESCAPE)
+            out[count++] = taken.character;
+        if (taken.kind != LITERAL)
+            copied = place + taken.length;
+        place = next_mark(text, place + taken.length);
+    }
+    _PyBytes_Resize(&plain, count);
+    return plain;
+}
+
 /* Write the text out; everything before `place` stands as it is. */
 static PyObject *written(const Text *text, Py_ssize_t place)
 {
@@ -272,10 +299,10 @@ done:
     return result;
 }
 
-PyObject *seamgate_plain_view(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
+static PyObject *view_of(PyObject *const *args, Py_ssize_t given, PyObject *(*write)(const Text *, Py_ssize_t))
 {
     if (given != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || PyBytes_GET_SIZE(args[1]) != 256)
-        return PyErr_Format(PyExc_TypeError, "plain_view takes bytes, 256 bytes, and whether they begin in a line");
+        return PyErr_Format(PyExc_TypeError, "a view is one of bytes, 256 bytes, and whether they begin in a line");
     int within = PyObject_IsTrue(args[2]);
     if (within < 0)
         return NULL;
@@ -285,8 +312,18 @@ PyObject *seamgate_plain_view(PyObject *Py_UNUSED(module), PyObject *const *args
     for (Py_ssize_t place = next_mark(&text, 0); place < text.size;) {
         Step taken = step(&text, place);
         if (taken.kind != LITERAL)
-            return written(&text, place);
+            return write(&text, place);
         place = next_mark(&text, place + taken.length);
     }
     Py_RETURN_NONE;
+}
+
+PyObject *seamgate_plain_view(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
+{
+    return view_of(args, given, written);
+}
+
+PyObject *seamgate_plain_text(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
+{
+    return view_of(args, given, written_alone);
 }

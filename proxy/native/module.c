@@ -45,6 +45,8 @@ static PyMethodDef functions[] = {
      "amend(headers, set_headers, removed)\n\nThe fields without those removed or set, then those set."},
     {"any_named", (PyCFunction)(void (*)(void))seamgate_any_named, METH_FASTCALL,
      "any_named(headers, names) -> bool\n\nWhether the name of any field is one of these."},
+    {"plain_text", (PyCFunction)(void (*)(void))seamgate_plain_text, METH_FASTCALL,
+     "plain_text(data: bytes, letters: bytes, within: bool) -> bytes | None\n\nThe text of `plain_view` alone."},
     {"plain_view", (PyCFunction)(void (*)(void))seamgate_plain_view, METH_FASTCALL,
      "plain_view(data: bytes, letters: bytes, within: bool)\n\nThe data without its escapes; None if there are none."},
     {"unquote", seamgate_unquote, METH_O, "unquote(data: bytes) -> bytes\n\nWithout its percent-escapes."},

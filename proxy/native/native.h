@@ -16,9 +16,11 @@ extern PyType_Spec seamgate_lines_spec;   /* lines.c */
 extern PyType_Spec seamgate_records_spec; /* tls.c; only where `seamgate_find_tls` says so */
 
 /* `amend(headers, set_headers, removed) -> headers`, `any_named(headers, names) -> bool`,
- * `plain_path(text: str) -> bool`, `plain_view(data, letters, within)`. */
+ * `plain_path(text: str) -> bool`, `plain_view(data, letters, within)`,
+ * `plain_text(data, letters, within)`. */
 PyObject *seamgate_amend(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *seamgate_any_named(PyObject *module, PyObject *const *args, Py_ssize_t given);
+PyObject *seamgate_plain_text(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *seamgate_plain_view(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *seamgate_plain_path(PyObject *module, PyObject *text);
 

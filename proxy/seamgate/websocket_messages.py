@@ -8,6 +8,7 @@ whatever has room for a secret may carry one. Nothing is kept between messages b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from seamgate.answer import redactors_of
 from seamgate.credentials.messages import placeholder_in, swap_in_text
@@ -15,6 +16,7 @@ from seamgate.errors import CredentialError, PluginError, Reason
 from seamgate.filters import open_filters
 from seamgate.flow import Direction, Request, Response, Step, Supply
 from seamgate.pipeline import Pipeline
+from seamgate.plugin_time import SLOW_PART
 from seamgate.protocol.websocket import Message, is_utf8
 from seamgate.seam import Seam
 from seamgate.verdict import Verdict
@@ -60,11 +62,13 @@ class MessageGate:
             SeamgateError: an inspector or the core denies it.
         """
         data = self._inspect(Direction.REQUEST, message.data)
+        began_s = perf_counter()
         if message.text and not self._text_seen:
             self._text_seen = True
             for name, value in self._swaps:
                 data = swap_in_text(self._seam.placeholders, data, name, value)
         self._refuse_placeholder(data)
+        self._charge(perf_counter() - began_s)
         return message if data is message.data else _checked(data, text=message.text)
 
     def from_upstream(self, message: Message) -> Message:
@@ -99,6 +103,9 @@ class MessageGate:
 
     def _inspect(self, direction: Direction, data: bytes) -> bytes:
         self.steps = []
+        refusal = self._pipeline.plugin_time.refusal(self._request.guest.id)
+        if refusal is not None:
+            raise PluginError(refusal.message, reason=refusal.reason)
         opened = self._pipeline.open_inspectors(self._request, self._response, direction, self._verdict, self.steps)
         if self._secrets and direction is Direction.RESPONSE:
             # Whatever plugin supplied them: what went out with this request does not come back.
@@ -111,6 +118,12 @@ class MessageGate:
         passed = filters.feed(data)
         rest = filters.finish()
         return passed + rest if rest else passed
+
+    def _charge(self, spent_s: float) -> None:
+        """Put what the core took for a message on the guest's account, as for a plugin's call: if it was slow."""
+        budget_s = self._seam.limits.plugin_budget_s
+        if spent_s > budget_s * SLOW_PART:
+            self._pipeline.plugin_time.of(self._request.guest.id).charge(spent_s, budget_s)
 
     def _refuse_placeholder(self, data: bytes) -> None:
         name = placeholder_in(self._seam.placeholders, data)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
+import zlib
 from typing import Any
 
 import pytest
 
+from seamgate.credentials.config import CredentialConfig, SourceConfig
+from seamgate.credentials.messages import placeholder_in, swap_in_text
+from seamgate.credentials.placeholders import PlaceholderIndex
+from seamgate.credentials.scanner import RequestScanner
 from seamgate.paths import MOST_CHARACTERS, MOST_SEGMENTS
 from seamgate.policy.evaluation import CACHED_SIZE, Evaluator
 from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.http1_reader import RequestReader
-from seamgate.protocol.work import HEAD, HEAD_SHIFT, MARKS_SHIFT
+from seamgate.protocol.websocket import Deflate, FrameReader, Message
+from seamgate.protocol.work import HEAD, HEAD_SHIFT, MARKS_SHIFT, MESSAGE, MESSAGE_SHIFT
 from support.http2 import Peer, get, server, tunnel
 from support.lab import ALLOW_ALL, Lab
 from support.upstream import HttpUpstream, echo
+from support.websocket import ALLOW_SOCKETS, echoing, open_socket
 
 PORTS = ["1-65535"]
 GETS: list[dict[str, Any]] = [
@@ -119,3 +127,63 @@ def test_a_head_counts_by_what_policy_makes_of_it(mark: bytes) -> None:
         core.left = 10_000
         core.feed(peer.headers(1, get("/?" + text.decode())))
         assert least <= 10_000 - core.left - HEAD - (len(text) >> HEAD_SHIFT) <= least + 3
+
+
+# -- bodies and messages -----------------------------------------------------------------------------------------------
+
+FULL_OF: dict[str, bytes] = {
+    "percent": b"%",
+    "escapes": b"%41",
+    "JSON": b"\\u0041",
+    "references": b"&#65;",
+    "all": b"%25\\u0025",
+}
+
+
+@pytest.mark.parametrize("what", FULL_OF)
+def test_escapes_cost_no_object_each(what: str) -> None:
+    """What searches a body or message full of escapes holds two copies of it at once, not an object for each."""
+    config = CredentialConfig(source=SourceConfig(env="X"), hosts=("api.test",))
+    index = PlaceholderIndex({"key": config})
+    body = FULL_OF[what] * (1_000_000 // len(FULL_OF[what]))
+    RequestScanner(index, [("key", b"sk-live-0123456789abcdef")]).body_findings(body[:100])
+    tracemalloc.start()
+    try:
+        assert RequestScanner(index, [("key", b"sk-live-0123456789abcdef")]).body_findings(body) == []
+        assert placeholder_in(index, body) is None
+        assert swap_in_text(index, body, "key", b"sk-live-0123456789abcdef") == body
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * len(body)
+
+
+async def test_a_small_message_is_not_a_large_one() -> None:
+    """A message that is compressed better than anything real ends its WebSocket, before anybody looks into it."""
+    async with Lab(echoing(), rules=[ALLOW_SOCKETS], credential=False) as lab:
+        peer = await open_socket(await lab.tunnel(), "/ws", b"sec-websocket-extensions: permessage-deflate")
+        compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
+        packed = (compressor.compress(b"%" * (8 << 20)) + compressor.flush(zlib.Z_SYNC_FLUSH)).removesuffix(
+            b"\0\0\xff\xff"
+        )
+        assert len(packed) < 10_000
+        await peer.line.send(bytes((0xC1, 0xFE)) + len(packed).to_bytes(2, "big") + bytes(4) + packed)
+        assert (await peer.closed())[0] == 1009
+        assert "body_too_large" in (await lab.told())[0]
+
+
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_a_message_counts_by_what_is_inspected_of_it(size: int) -> None:
+    """Inflated: a message that came small is not small for whoever looks into it."""
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = (compressor.compress(b"a" * size) + compressor.flush(zlib.Z_SYNC_FLUSH)).removesuffix(b"\0\0\xff\xff")
+    reader = FrameReader(masked=False, deflate=Deflate(), limit_bytes=1 << 20)
+    reader.left = 10_000
+    reader.feed(
+        bytes((0xC1, 126)) + len(packed).to_bytes(2, "big") + packed
+        if len(packed) > 125
+        else bytes((0xC1, len(packed))) + packed
+    )
+    event = reader.next_event()
+    assert isinstance(event, Message) and len(event.data) == size
+    assert 10_000 - reader.left == MESSAGE + (size >> MESSAGE_SHIFT)

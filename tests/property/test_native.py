@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seamgate._native import Fields, Needles, amend, any_named, plain_path, plain_view, unquote, unquote_json
+from seamgate._native import (
+    Fields,
+    Needles,
+    amend,
+    any_named,
+    plain_path,
+    plain_text,
+    plain_view,
+    unquote,
+    unquote_json,
+)
 from seamgate.audit import layout
 from seamgate.audit.line import LineEncoder, decode_line, hash_line
 from seamgate.audit.record import (
@@ -412,6 +422,7 @@ ESCAPES = st.lists(st.sampled_from([*_PIECES, b"\n", b"\r\n", b"\r", b" ", b"dat
 def test_escapes_are_taken_off_alike(data: bytes, letters: bytes, within: bool) -> None:
     """C gives the same text, the same places and the same open end; and what it gives is part of what it got."""
     found, expected = plain_view(data, letters, within), plain_view_in_python(data, letters, within)
+    assert plain_text(data, letters, within) == (None if expected is None else expected[0])
     assert (found is None) is (expected is None)
     if found is None or expected is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import Reason
 from seamgate.flow import Guest, Supply, Target
 from seamgate.pipeline import Pipeline
+from seamgate.plugin_time import PluginTime
 from seamgate.protocol.websocket import Message
 from seamgate.registry import register
 from seamgate.verdict import allow
@@ -122,3 +124,34 @@ def test_what_a_plugin_supplied_is_redacted_by_the_core() -> None:
     assert passed.from_upstream(Message(b"a " + SECRET, True)) == text("a [redacted:key]")
     assert passed.control(Direction.RESPONSE, SECRET) == b"[redacted:key]"
     assert passed.reason(Direction.RESPONSE, SECRET.decode()) == "[redacted:key]"
+
+
+def test_a_guest_that_kept_plugins_busy_sends_no_more() -> None:
+    """Its account is asked before a message is put to anybody, in both directions, on sockets that were open before."""
+    suffix = Suffix()
+    opened = gate(suffix)
+    opened._pipeline.plugin_time = PluginTime(1.0, clock=lambda: 5.0)
+    assert opened.from_guest(text("a")).data == b"a!"
+    opened._pipeline.plugin_time.charge("g", 3.0, 2.0)
+    looked = len(suffix.opened)
+    for ask in (
+        lambda: opened.from_guest(text("a")),
+        lambda: opened.from_upstream(text("a")),
+        lambda: opened.control(Direction.REQUEST, b"a"),
+    ):
+        with pytest.raises(SeamgateError) as caught:
+            ask()
+        assert caught.value.reason is Reason.PLUGIN_TIME_SPENT
+    assert len(suffix.opened) == looked
+
+
+def test_what_the_core_takes_for_a_message_is_on_the_guests_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own search for placeholders counts as a plugin's call does, if it was slow."""
+    opened = gate()
+    opened._pipeline.plugin_time = PluginTime(1.0, clock=lambda: 5.0, processor=count(0.0, 0.5).__next__)
+    ticks = iter((0.0, 0.01, 1.0, 1.4))
+    monkeypatch.setattr("seamgate.websocket_messages.perf_counter", lambda: next(ticks))
+    opened.from_guest(text("a"))
+    assert opened._pipeline.plugin_time.accounts == {}
+    opened.from_guest(text("a"))
+    assert opened._pipeline.plugin_time.accounts["g"][0] == pytest.approx(0.4)

@@ -175,12 +175,24 @@ def _in_data_line(data: bytes, place: int, within: bool) -> bool:
     return (start == 0 and within) or data.startswith(_DATA, start)
 
 
-def _fastest() -> Callable[[bytes, bytes, bool], View | None]:
+def plain_text_in_python(data: bytes, letters: bytes, within: bool) -> bytes | None:
+    """Return the text of `plain_view` alone: to see whether something stands in it, of all of a body."""
+    view = plain_view_in_python(data, letters, within)
+    return None if view is None else view[0]
+
+
+_View: TypeAlias = Callable[[bytes, bytes, bool], View | None]
+_Text: TypeAlias = Callable[[bytes, bytes, bool], bytes | None]
+
+
+def _fastest() -> tuple[_View, _Text]:
     try:
-        from seamgate._native import plain_view
+        from seamgate._native import plain_text, plain_view
     except ImportError:  # the sources, where nobody ran `make build`
-        return plain_view_in_python
-    return plain_view
+        return plain_view_in_python, plain_text_in_python
+    return plain_view, plain_text
 
 
-plain_view: Final = _fastest()
+_both: Final = _fastest()
+plain_view: Final = _both[0]
+plain_text: Final = _both[1]

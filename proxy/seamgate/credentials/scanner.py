@@ -7,13 +7,14 @@ in full by `findings`. Pure; nothing found here ever carries a value, only the c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from seamgate.credentials.config import DEFAULT_PLACEHOLDER_PREFIX
 from seamgate.credentials.encodings import all_forms, base64_forms
-from seamgate.credentials.escapes import ALL_LETTERS, plain_view
+from seamgate.credentials.escapes import ALL_LETTERS, plain_text
 from seamgate.credentials.finding import Finding, Surface
 from seamgate.credentials.needles import Needles
 from seamgate.credentials.placeholders import UNKNOWN, PlaceholderIndex, decode_basic
@@ -64,7 +65,7 @@ class RequestScanner:
         return body is not None and self._body_suspicious(body)
 
     def _body_suspicious(self, body: bytes) -> bool:
-        return body.find(b"%") >= 0 or self._body.found(body) or plain_view(body, ALL_LETTERS, False) is not None
+        return any(map(self._body.found, _body_spellings(body)))
 
     def findings(self, request: Request) -> Iterator[Finding]:
         """Yield what stands in the request, real values before placeholders on each surface."""
@@ -112,14 +113,8 @@ class RequestScanner:
             yield from (Finding(Surface.HEADERS, name) for name in self._index.names_in(inside))
 
     def _in_body(self, body: bytes) -> Iterator[Finding]:
-        texts = [body]
-        if b"\\u00" in body:
-            texts.append(unquote_json(body))
-        if b"%" in body:
-            texts.append(unquote(body))
-        view = plain_view(body, ALL_LETTERS, False)
-        if view is not None:
-            texts.append(view[0])
+        # Where no needle stands in a spelling, there is nothing to be found: one pass, however many needles there are.
+        texts = [body, *[text for text in _body_spellings(body) if text is not body and self._body.found(text)]]
         for finding in self._in_text(Surface.BODY, texts):
             # Text about placeholders in general is no placeholder.
             if finding.name != UNKNOWN:
@@ -127,10 +122,11 @@ class RequestScanner:
 
     def _in_text(self, surface: Surface, texts: list[bytes]) -> Iterator[Finding]:
         yield from self._leaks(surface, texts)
-        plain = self._index.names_in(texts[0])
+        plain = Counter(self._index.names_in(texts[0]))
         yield from (Finding(surface, name) for name in plain)
         for text in texts[1:]:
-            yield from (Finding(surface, name, encoded=True) for name in self._index.names_in(text)[len(plain) :])
+            names = Counter(self._index.names_in(text)) - plain
+            yield from (Finding(surface, name, encoded=True) for name in names)
         for text in texts:
             yield from (Finding(surface, name, encoded=True) for form, name in self._encoded if form in text)
 
@@ -141,3 +137,15 @@ class RequestScanner:
 
 def _spellings(text: bytes) -> list[bytes]:
     return [text, unquote(text)] if b"%" in text else [text]
+
+
+def _body_spellings(body: bytes) -> Iterator[bytes]:
+    """Yield a body, then without its escapes, of each kind and of all: one after another."""
+    yield body
+    if b"\\u00" in body:
+        yield unquote_json(body)
+    if b"%" in body:
+        yield unquote(body)
+    text = plain_text(body, ALL_LETTERS, False)
+    if text is not None:
+        yield text

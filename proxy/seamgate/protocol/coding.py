@@ -31,6 +31,8 @@ MAX_STACKED = 3
 """More codings on one body than anyone sends; each layer multiplies what a bomb can do."""
 MAX_RATIO = 200
 """Repetitive JSON reaches about 50, sparse binaries 150; gzip's own maximum is 1,032, brotli's and zstd's far more."""
+MAX_REQUEST_RATIO = 50
+"""The same of what guests send, who choose it to cost us: what agents compress becomes five to twenty times smaller."""
 GRACE_BYTES = 1 << 20
 """Output that is always allowed, so that a small but very regular body is no bomb."""
 ZSTD_WINDOW_BYTES = 8 << 20

@@ -22,7 +22,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from seamgate.protocol.work import MESSAGE, SHIFT, UNBOUNDED
+from seamgate.protocol.coding import GRACE_BYTES, MAX_RATIO, MAX_REQUEST_RATIO
+from seamgate.protocol.work import MESSAGE, MESSAGE_SHIFT, SHIFT, UNBOUNDED
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OPCODES: Final = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
@@ -110,7 +111,8 @@ class FrameReader:
     Args:
         masked: whether the frames have to be masked (a client's) or must not be (a server's).
         deflate: what was agreed to, None for no compression.
-        limit_bytes: longest message, as sent and inflated.
+        limit_bytes: longest message, as sent and inflated; inflated, it is at most as many times longer as a body may
+            be (`protocol.coding`).
 
     Attributes:
         left: units of work (`protocol.work`) until nothing more is given out; counted down by each frame.
@@ -120,6 +122,7 @@ class FrameReader:
         self._masked = masked
         self._deflate = deflate
         self._limit_bytes = limit_bytes
+        self._max_ratio = MAX_REQUEST_RATIO if masked else MAX_RATIO
         self._buffer = bytearray()
         self._need_bytes = 2
         self.left = UNBOUNDED
@@ -215,21 +218,23 @@ class FrameReader:
         self._kind = 0
         if self._compressed:
             data = self._inflate(data)
+        self.left -= len(data) >> MESSAGE_SHIFT
         if text and not is_utf8(data):
             raise FrameError("a text message is not UTF-8", CloseCode.NOT_UTF8)
         return Message(data, text)
 
     def _inflate(self, data: bytes) -> bytes:
-        """Decompress a whole message, never further than one byte beyond the limit."""
+        """Decompress a whole message, never further than one byte beyond what it may hold."""
         inflater = self._inflater if self._inflater is not None else zlib.decompressobj(-15)
-        most = self._limit_bytes + 1
+        most = min(self._limit_bytes, GRACE_BYTES + self._max_ratio * len(data)) + 1
         try:
             plain = inflater.decompress(data + _DEFLATE_TAIL, most)
         except zlib.error:
             raise FrameError("a compressed message is broken", CloseCode.NOT_UTF8) from None
-        self.left -= len(plain) >> SHIFT
         if len(plain) >= most or inflater.unconsumed_tail:
-            raise FrameError(f"a message is longer than {self._limit_bytes} bytes", CloseCode.TOO_LARGE)
+            if most > self._limit_bytes:
+                raise FrameError(f"a message is longer than {self._limit_bytes} bytes", CloseCode.TOO_LARGE)
+            raise FrameError(f"a message unpacks to more than {self._max_ratio} times its size", CloseCode.TOO_LARGE)
         if inflater.eof:
             # A block with BFINAL ends the stream (RFC 7692 7.2.3.4): what follows begins anew.
             if inflater.unused_data not in (_DEFLATE_TAIL, b"\0" + _DEFLATE_TAIL):

@@ -41,6 +41,8 @@ SPLICE_SHIFT: Final = 14
 """Bytes that are passed on unread are a unit for each 16 KiB, and each read is one."""
 SHIFT: Final = 12
 """Bytes cost as well: a unit for each 4 KiB (1 << 12)."""
+MESSAGE_SHIFT: Final = 10
+"""A whole message of a WebSocket is inspected in one go: a unit for each KiB of it, inflated."""
 HEAD_SHIFT: Final = 10
 """Bytes of heads are looked at one by one: a unit for each KiB."""
 MARKS_SHIFT: Final = 2
