@@ -23,6 +23,7 @@ typedef struct {
     const uint8_t *data, *letters;
     Py_ssize_t size;
     bool within;
+    Py_ssize_t seen, line; /* up to where line breaks were looked for, and where the last line before it begins */
 } Text;
 
 static const bool marks[256] = {['\\'] = true, ['%'] = true, ['&'] = true, ['\n'] = true, ['\r'] = true};
@@ -128,18 +129,23 @@ static Step reference(const Text *text, Py_ssize_t place)
     return (Step){ESCAPE, value, at + 1 - place};
 }
 
-static bool in_data_line(const Text *text, Py_ssize_t place)
+static bool in_data_line(Text *text, Py_ssize_t place)
 {
-    /* As libc searches: the last line of a large body that is one line is often such a place. */
-    const uint8_t *end = memrchr(text->data, '\n', place);
-    Py_ssize_t start = end ? end + 1 - text->data : 0;
-    end = memrchr(text->data + start, '\r', place - start);
+    /* As libc searches, and each byte once: a text may be one large line, or breaks of lines that are asked about. */
+    const uint8_t *from = text->data + text->seen;
+    Py_ssize_t size = place - text->seen;
+    const uint8_t *end = memrchr(from, '\n', size);
+    const uint8_t *other = memrchr(end ? end : from, '\r', end ? size - (end - from) : size);
+    if (other)
+        end = other;
     if (end)
-        start = end + 1 - text->data;
+        text->line = end + 1 - text->data;
+    text->seen = place;
+    Py_ssize_t start = text->line;
     return (!start && text->within) || (text->size - start >= 5 && !memcmp(text->data + start, "data:", 5));
 }
 
-static Step line_break(const Text *text, Py_ssize_t place)
+static Step line_break(Text *text, Py_ssize_t place)
 {
     const uint8_t *data = text->data;
     if (!place || data[place - 1] == '\n' || data[place - 1] == '\r')
@@ -156,7 +162,7 @@ static Step line_break(const Text *text, Py_ssize_t place)
     return (Step){JOIN, 0, length + (data[place + length] == ' ')};
 }
 
-static Step step(const Text *text, Py_ssize_t place)
+static Step step(Text *text, Py_ssize_t place)
 {
     switch (text->data[place]) {
     case '\\':
@@ -259,7 +265,7 @@ static PyObject *written_alone(const Text *text, Py_ssize_t place)
 }
 
 /* Write the text out; everything before `place` stands as it is. */
-static PyObject *written(const Text *text, Py_ssize_t place)
+static PyObject *written(Text *text, Py_ssize_t place)
 {
     PyObject *plain = PyBytes_FromStringAndSize(NULL, text->size), *from = NULL, *to = NULL, *result = NULL;
     PyObject *starts = PyBytes_FromStringAndSize(NULL, text->size * 4), *ends = PyBytes_FromStringAndSize(NULL, text->size * 4);
@@ -306,7 +312,7 @@ static PyObject *view_of(PyObject *const *args, Py_ssize_t given, PyObject *(*wr
     int within = PyObject_IsTrue(args[2]);
     if (within < 0)
         return NULL;
-    Text text = {(uint8_t *)PyBytes_AS_STRING(args[0]), (uint8_t *)PyBytes_AS_STRING(args[1]), PyBytes_GET_SIZE(args[0]), within};
+    Text text = {(uint8_t *)PyBytes_AS_STRING(args[0]), (uint8_t *)PyBytes_AS_STRING(args[1]), PyBytes_GET_SIZE(args[0]), within, 0, 0};
     if (text.size > UINT32_MAX)
         return PyErr_Format(PyExc_ValueError, "a piece of a body is shorter");
     for (Py_ssize_t place = next_mark(&text, 0); place < text.size;) {

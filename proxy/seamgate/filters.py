@@ -180,6 +180,23 @@ class Filters:
         return error if isinstance(error, SeamgateError) else PluginError(f"an inspector of plugin {plugin} failed")
 
 
+class _Piece:
+    """A piece of a body as it came, until it may go on.
+
+    Attributes:
+        data: the piece.
+        level: how many of those who look at coded bytes have passed it.
+        mark: up to where the next one must have passed what it gets; behind them all, what was decoded.
+    """
+
+    __slots__ = ("data", "level", "mark")
+
+    def __init__(self, data: bytes, mark: int) -> None:
+        self.data = data
+        self.level = 0
+        self.mark = mark
+
+
 class Lookers(Filters):
     """Inspectors that only look (`Inspector.only_looks`): the body keeps its length, its coding and every byte.
 
@@ -205,7 +222,8 @@ class Lookers(Filters):
                 of_coded = getattr(inspector, "of_coded", None)
                 if of_coded is not None:
                     decoder.watch(of_coded)
-        self._held: list[tuple[bytes, int]] = []  # pieces as they came, and how much had been looked at with each
+        self._held: list[_Piece] = []
+        self._came_bytes = 0
         self._seen_bytes = 0
         self._passed_bytes = 0
         self._left_bytes = 0  # of those that are not coded, so much of what was seen has left
@@ -214,17 +232,34 @@ class Lookers(Filters):
         """Let the inspectors look at a piece; return what may go on of all that came."""
         plain = data if self._coded is None else self._coded.feed(data)
         self._seen_bytes += len(plain)
-        self._hold(data, self._seen_bytes if self._coded is None else _UNDECIDED)
+        self._came_bytes += len(data)
+        self._hold(data)
         return self._let_go(super().feed(plain))
 
-    def _hold(self, data: bytes, seen_bytes: int) -> None:
-        """Keep a piece as it came; small ones that may only go together as one, see `protocol.pieces`."""
+    def _hold(self, data: bytes) -> None:
+        """Keep a piece as it came; small ones that wait for the same as one, see `protocol.pieces`."""
         if self._held and len(data) < SMALL_BYTES:
-            last, mark = self._held[-1]
-            if len(last) < SMALL_BYTES and (self._coded is None or mark == seen_bytes):
-                self._held[-1] = (last + data, seen_bytes)
+            last = self._held[-1]
+            if len(last.data) < SMALL_BYTES and last.level == 0 and last.mark <= self._came_bytes:
+                last.data += data
+                last.mark = self._came_bytes
                 return
-        self._held.append((data, seen_bytes))
+        self._held.append(_Piece(data, self._came_bytes))
+
+    def _advance(self, coded: Decoder) -> int:
+        """See how far those who look at coded bytes have passed what waits; return how many they are.
+
+        Each holds back some bytes of the end of what came. What came before them goes on with the next piece, so that
+        a guest can't have more held than it has sent since.
+        """
+        watched = coded.watched
+        for piece in self._held:
+            while piece.level < len(watched) and watched[piece.level][1] >= piece.mark:
+                piece.level += 1
+                piece.mark = watched[piece.level][0] if piece.level < len(watched) else self._seen_bytes
+            if piece.level < len(watched):
+                break
+        return len(watched)
 
     def flush(self) -> bytes:
         """The stream pauses: return what the inspectors let go."""
@@ -250,7 +285,7 @@ class Lookers(Filters):
         if self._held:
             if self._passed_bytes != self._seen_bytes:
                 raise PluginError(f"an inspector of plugin {', '.join(self.names)} kept what it may only look at")
-            out += b"".join([piece for piece, _ in self._held])
+            out += b"".join([piece.data for piece in self._held])
             self._held = []
         return out
 
@@ -260,12 +295,13 @@ class Lookers(Filters):
             raise PluginError(f"an inspector of plugin {', '.join(self.names)} added to what it may only look at")
         if self._coded is None:
             return self._let_go_plain()
-        if not self._coded.holds:  # then all that came is decoded as far as it can be
-            self._held = [(piece, min(size, self._seen_bytes)) for piece, size in self._held]
+        last = self._advance(self._coded)
         count = 0
-        while count < len(self._held) and self._held[count][1] <= self._passed_bytes:
+        while (
+            count < len(self._held) and self._held[count].level == last and self._held[count].mark <= self._passed_bytes
+        ):
             count += 1
-        out = b"".join([piece for piece, _ in self._held[:count]])
+        out = b"".join([piece.data for piece in self._held[:count]])
         self._held = self._held[count:]
         return out
 
@@ -275,15 +311,13 @@ class Lookers(Filters):
         self._left_bytes = self._passed_bytes
         if size == 0:
             return b""
-        data = self._held[0][0] if len(self._held) == 1 else b"".join([piece for piece, _ in self._held])
-        self._held = [(data[size:], self._seen_bytes)] if size < len(data) else []
+        data = self._held[0].data if len(self._held) == 1 else b"".join([piece.data for piece in self._held])
+        self._held = [_Piece(data[size:], self._came_bytes)] if size < len(data) else []
         return data[:size] if size < len(data) else data
 
 
 _CODINGS: Final = re.compile(rb"(?:[ \t]*+(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]++[ \t]*+)?+(?:,|\Z))*+\Z")
 """A list of tokens, of which some may be empty (RFC 9110 5.6.1). Source: RFC 9110 8.4."""
-_UNDECIDED: Final = 1 << 62
-"""In the place of how much had been seen with a piece: who looks at the coded body holds something of it."""
 
 
 def open_filters(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 
 import pytest
 
@@ -139,6 +140,59 @@ def test_who_only_looks_changes_no_byte(size: int, coded: bool) -> None:
         assert coded or len(out) <= max(0, len(holder.seen) - 20)
     assert out + lookers.finish() == body
     assert holder.seen == plain
+
+
+class Tail:
+    """Looks only, holds back the last bytes of what came, and has the coded body looked at likewise."""
+
+    only_looks = True
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self.kept = b""
+
+    def of_coded(self) -> Tail:
+        """What looks at the coded bytes."""
+        return Tail(self.keep)
+
+    def head(self, headers: Headers) -> Headers:
+        """As it is."""
+        return headers
+
+    def feed(self, data: bytes) -> bytes:
+        """All but the tail goes on."""
+        data = self.kept + data
+        cut = max(0, len(data) - self.keep)
+        self.kept = data[cut:]
+        return data[:cut]
+
+    def flush(self) -> bytes:
+        """A pause changes nothing."""
+        return b""
+
+    def finish(self) -> bytes:
+        """The tail."""
+        data, self.kept = self.kept, b""
+        return data
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"gzip, gzip"])
+@pytest.mark.parametrize("keep", [1, 8, 60])
+def test_what_waits_is_never_more_than_some_pieces(keep: int, coding: bytes) -> None:
+    """Who looks always holds something of the end: what came before goes on with the next pieces, and upstream is told.
+
+    Else a body of which each piece ends in the beginning of something were held in memory as a whole.
+    """
+    plain = random.Random(1).randbytes(400_000)
+    body = gzip.compress(plain, 1)
+    if b"," in coding:
+        body = gzip.compress(body, 1)
+    lookers = Lookers([("one", Tail(keep))], open_decoder(coding), 1.0)
+    out = bytearray()
+    for place in range(0, len(body), 5000):
+        out += lookers.feed(body[place : place + 5000])
+        assert place + 5000 - len(out) <= (3 + coding.count(b",")) * 5000 + 70_000 * (b"," in coding)
+    assert bytes(out) + lookers.finish() == body
 
 
 @pytest.mark.parametrize("holder", [Holder(1000), Holder(0, b"more")])

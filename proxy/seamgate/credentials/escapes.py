@@ -56,8 +56,9 @@ def plain_view_in_python(data: bytes, letters: bytes, within: bool) -> View | No
     starts, ends = array("I"), array("I")
     place, size, open_at = 0, len(data), len(data)
     changed = False
+    line = [0, 0]
     while place < size:
-        kind, character, length = _step(data, place, letters, within)
+        kind, character, length = _step(data, place, letters, within, line)
         if kind == OPEN or kind == OPEN_JOIN:
             open_at = place if kind == OPEN else size
             changed = True
@@ -77,7 +78,7 @@ def plain_view_in_python(data: bytes, letters: bytes, within: bool) -> View | No
     return (bytes(out), starts, ends, open_at) if changed else None
 
 
-def _step(data: bytes, place: int, letters: bytes, within: bool) -> _Step:
+def _step(data: bytes, place: int, letters: bytes, within: bool, line: list[int]) -> _Step:
     first = data[place]
     if first == 0x5C:
         return _backslash(data, place, letters)
@@ -86,7 +87,7 @@ def _step(data: bytes, place: int, letters: bytes, within: bool) -> _Step:
     if first == 0x26:
         return _reference(data, place, letters)
     if first == 0x0A or first == 0x0D:
-        return _line_break(data, place, within)
+        return _line_break(data, place, within, line)
     return LITERAL, 0, 1
 
 
@@ -157,12 +158,12 @@ def _reference(data: bytes, place: int, letters: bytes) -> _Step:
     return ESCAPE, value, at + 1 - place
 
 
-def _line_break(data: bytes, place: int, within: bool) -> _Step:
+def _line_break(data: bytes, place: int, within: bool, line: list[int]) -> _Step:
     if place == 0 or data[place - 1] in b"\r\n":
         return LITERAL, 0, 1
     length = 2 if data[place : place + 2] == b"\r\n" else 1
     rest = data[place + length : place + length + len(_DATA)]
-    if not _DATA.startswith(rest) or not _in_data_line(data, place, within):
+    if not _DATA.startswith(rest) or not _in_data_line(data, place, within, line):
         return LITERAL, 0, length
     length += len(rest)
     if place + length == len(data):
@@ -170,8 +171,15 @@ def _line_break(data: bytes, place: int, within: bool) -> _Step:
     return JOIN, 0, length + (data[place + length] == 0x20)
 
 
-def _in_data_line(data: bytes, place: int, within: bool) -> bool:
-    start = max(data.rfind(b"\n", 0, place), data.rfind(b"\r", 0, place)) + 1
+def _in_data_line(data: bytes, place: int, within: bool, line: list[int]) -> bool:
+    """Whether the line that ends here begins with `data:`.
+
+    Args:
+        line: up to where breaks were looked for, and where the last line before that begins: none is read twice.
+    """
+    seen, start = line
+    last = max(data.rfind(b"\n", seen, place), data.rfind(b"\r", seen, place))
+    line[:] = place, (start := last + 1 if last >= 0 else start)
     return (start == 0 and within) or data.startswith(_DATA, start)
 
 

@@ -85,18 +85,18 @@ class _Watcher(Protocol):
 class _Watched:
     """No coding: what looks at the bytes that the next one takes off, and passes them on."""
 
-    __slots__ = ("_watcher", "held_bytes")
+    __slots__ = ("_watcher", "fed_bytes", "passed_bytes")
 
     def __init__(self, watcher: _Watcher) -> None:
         self._watcher = watcher
-        self.held_bytes = 0
+        self.fed_bytes = self.passed_bytes = 0
 
     def _passed(self, data: bytes) -> bytes:
-        self.held_bytes -= len(data)
+        self.passed_bytes += len(data)
         return data
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        self.held_bytes += len(data)
+        self.fed_bytes += len(data)
         yield self._passed(self._watcher.feed(data))
 
     def flush(self) -> Iterator[bytes]:
@@ -135,7 +135,12 @@ class Decoder:
     @property
     def holds(self) -> bool:
         """Whether something of what was fed waits for who looks at it (`watch`)."""
-        return any(isinstance(each, _Watched) and each.held_bytes > 0 for each in self._layers)
+        return any(passed < fed for fed, passed in self.watched)
+
+    @property
+    def watched(self) -> list[tuple[int, int]]:
+        """(bytes that came, bytes that were passed on) of each who looks at it, before the first coding first."""
+        return [(each.fed_bytes, each.passed_bytes) for each in self._layers if isinstance(each, _Watched)]
 
     def flush(self) -> bytes:
         """The stream pauses: return what comes of what those who look at it let go.
