@@ -238,7 +238,7 @@ static PyObject *as_numbers(PyObject *bytes)
 }
 
 /* Write the text out alone, which takes a ninth of the memory; everything before `place` stands as it is. */
-static PyObject *written_alone(const Text *text, Py_ssize_t place)
+static PyObject *written_alone(Text *text, Py_ssize_t place)
 {
     PyObject *plain = PyBytes_FromStringAndSize(NULL, text->size);
     if (!plain)
@@ -305,7 +305,7 @@ done:
     return result;
 }
 
-static PyObject *view_of(PyObject *const *args, Py_ssize_t given, PyObject *(*write)(const Text *, Py_ssize_t))
+static PyObject *view_of(PyObject *const *args, Py_ssize_t given, PyObject *(*write)(Text *, Py_ssize_t))
 {
     if (given != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || PyBytes_GET_SIZE(args[1]) != 256)
         return PyErr_Format(PyExc_TypeError, "a view is one of bytes, 256 bytes, and whether they begin in a line");

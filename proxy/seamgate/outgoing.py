@@ -13,6 +13,7 @@ from seamgate.errors import CredentialError, GuestProtocolError, Reason
 from seamgate.flow import Request, Supply
 from seamgate.headers import OF_THE_GATEWAY, Headers, any_named, apply_amendment, find_header
 from seamgate.policy.folding import fold_header
+from seamgate.policy.overrides import METHOD_HEADERS, PATH_HEADERS
 from seamgate.protocol.coding import narrow_accept_encoding
 from seamgate.protocol.whole import BODY_CODINGS, OTHER_CODINGS, RANGE_HEADERS
 
@@ -27,6 +28,7 @@ _NEVER_BY_ANOTHER_NAME: Final = frozenset(
 """What frames and routes a message, says how its body is read, and what this module writes or leaves out: one name."""
 _NOT_IN_TRAILERS: Final = frozenset((*OF_THE_GATEWAY, *_OF_THE_BODY))
 """Source: RFC 9110 6.5.1."""
+_OVERRIDES: Final = METHOD_HEADERS | PATH_HEADERS
 _MOST_NAMES: Final = 4096
 _LONGEST_NAME: Final = 64
 _folded: Final[dict[bytes, bytes]] = {}  # a name -> as a CGI-like server sees it
@@ -127,7 +129,8 @@ def check_trailers(trailers: Headers, supplies: Sequence[Supply]) -> None:
     """Refuse trailers that stand for a header which a credential sets or removes: some servers merge them in the head.
 
     Raises:
-        CredentialError: with reason CREDENTIAL_UNBOUND; there is one, in any spelling that a server may take for it.
+        CredentialError: with reason CREDENTIAL_UNBOUND; there is one, in any spelling that a server may take for it, or
+            one that names another method or path: the credential is bound to those of the head.
         GuestProtocolError: one stands for a header that frames or routes the message, or says how its body is read.
     """
     for name, _ in trailers:
@@ -140,4 +143,7 @@ def check_trailers(trailers: Headers, supplies: Sequence[Supply]) -> None:
         message = (
             "a trailer has the name of a header that a credential of the deciding rule sets or removes: leave it out"
         )
+        raise CredentialError(message, reason=Reason.CREDENTIAL_UNBOUND)
+    if supplies and any(_fold(name) in _OVERRIDES for name, _ in trailers):
+        message = "a trailer asks for another method or path than those that the credential goes with: leave it out"
         raise CredentialError(message, reason=Reason.CREDENTIAL_UNBOUND)

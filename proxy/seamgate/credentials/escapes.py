@@ -5,7 +5,7 @@ reads JSON, and no list has it. Called by redaction for each piece of a body: in
 Python. Pure; nothing is kept between pieces.
 
 What is taken off, where it stands for one of the characters that are asked for:
-- `\\u00XX` and `\\xXX`, `\\/` and `\\"` (RFC 8259 7), behind any number of backslashes: JSON may stand in JSON;
+- `\\u00XX` and `\\xXX`, `\\/` and `\\"` (RFC 8259 7), behind up to eight backslashes: JSON may stand in JSON;
 - `%XX` (RFC 3986 2.1), `&#DDD;` and `&#xXX;` (HTML);
 - `\\n` and `\\r` within base64, which stands in lines;
 - the break between two `data:` lines of one event (the HTML standard, 9.2.6).

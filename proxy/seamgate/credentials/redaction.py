@@ -113,7 +113,7 @@ class RedactionSet:
         public: set[bytes] = set()
         letters: set[int] = set()
         for name, value in values:
-            letters.update(value, *base64_forms(value), b"\n" if mime_forms(value) else b"")
+            letters.update(value, *base64_forms(value), b"\r\n" if mime_forms(value) else b"")
             public.update(public_beginnings(value))
             for form in all_forms(value):
                 found.setdefault(form, name)

@@ -74,10 +74,9 @@ def rule_changes(old: Sequence[Policy], new: Sequence[Policy]) -> list[RuleChang
     for rule in before.values():
         other = after.get(rule.id)
         found = list(_differences(rule, other)) if other is not None else []
-        if found:
+        if other is not None and found:
             effects, texts = zip(*found, strict=True)
-            unclear = Effect.CHANGED in effects and not _only_in_cel(rule, other)
-            widens = unclear or Effect.WIDENED in effects
+            widens = _may_widen(rule, other, effects)
             changes.append(RuleChange(rule.id, "changed", _summed(effects), texts, rule, other, widens))
     return sorted(changes, key=lambda each: each.rule)
 
@@ -103,19 +102,17 @@ def _summed(effects: Iterable[Effect]) -> Effect:
     return found.pop() if len(found) == 1 else Effect.CHANGED
 
 
-def _only_in_cel(old: Rule, new: Rule | None) -> bool:
-    """Whether all that the texts leave open is what CEL says, which requests tell: what is new elsewhere widens."""
-    if new is None:
-        return False
+def _may_widen(old: Rule, new: Rule, effects: Iterable[Effect]) -> bool:
+    """Whether the text lets more in, or leaves that open in anything but CEL, of which requests tell what it does."""
+    found = set(effects)
+    if Effect.WIDENED in found or Effect.CHANGED not in found:
+        return Effect.WIDENED in found
+    return any(effect is not Effect.NARROWED for effect, _ in _differences(_without_cel(old), _without_cel(new)))
 
-    def open_in(mine: Rule, theirs: Rule) -> bool:
-        return any(effect is Effect.CHANGED for effect, _ in _differences(mine, theirs))
 
-    def without_cel(rule: Rule) -> Rule:
-        rest = tuple(each for each in rule.match.conditions if not isinstance(each, WhenCondition))
-        return msgspec.structs.replace(rule, match=msgspec.structs.replace(rule.match, conditions=rest))
-
-    return open_in(old, new) and not open_in(without_cel(old), without_cel(new))
+def _without_cel(rule: Rule) -> Rule:
+    rest = tuple(each for each in rule.match.conditions if not isinstance(each, WhenCondition))
+    return msgspec.structs.replace(rule, match=msgspec.structs.replace(rule.match, conditions=rest))
 
 
 _Difference = tuple[Effect, str]

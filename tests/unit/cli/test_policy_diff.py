@@ -112,6 +112,18 @@ def test_each_value_of_a_list_counts(folder: Path, kind: str, old: str, new: str
     run("old.yaml", "new.yaml", "--fail-on-widening", code=int(widens))
 
 
+def test_another_spelling_of_cel_hides_no_value(folder: Path) -> None:
+    """What else changes in the same rule counts by itself, whatever becomes of its condition in CEL."""
+    for name, values, when in (
+        ("old", "['1', '2']", "request.method == 'POST'"),
+        ("new", "['1']", "(request.method == 'POST')"),
+    ):
+        rule = f'  - {{id: r, deny: {{hosts: [api.test], headers: {{x-d: {values}}}}}, when: "{when}"}}\n'
+        text = f"seamgate: 1\nrules:\n  - {{id: all, allow: {{hosts: ['**']}}}}\n{rule}"
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+    run("old.yaml", "new.yaml", "--fail-on-widening", code=1)
+
+
 def test_rules_come_and_go() -> None:
     """A new allow and a lost deny widen; a new deny and a lost allow narrow; another id alone is a new name."""
     lost = compare(('  - id: no-keys\n    deny: {hosts: [api.test], paths: ["/v1/keys/**"]}\n', ""))

@@ -1,4 +1,4 @@
-"""`seamgate.credentials.escapes`: what a text costs. What is found in it is the business of `property/test_native.py`."""
+"""`seamgate.credentials.escapes`: what a text costs. What is found in it is pinned by `property/test_native.py`."""
 
 from __future__ import annotations
 
