@@ -365,19 +365,22 @@ async def test_a_deny_of_a_header_and_a_body_holds_for_a_trailer() -> None:
 
 
 async def test_a_trailer_never_stands_for_the_header_of_a_credential() -> None:
-    """Some servers merge trailers into the head: one by the name that is injected, in any spelling, is refused."""
+    """Some servers merge trailers into the head: one by the name that is injected, or that asks for another method or
+    path, is refused, in any spelling."""
     async with Lab(HttpUpstream(echo), rules=[WITH_KEY]) as lab:
         for trailer, reason in (
             (b"x-good: 1", ""),
             (b"X-Api-Key: 1", "credential_unbound"),
             (b"x_api_key: 1", "credential_unbound"),
+            (b"x-http-method-override: DELETE", "credential_unbound"),
+            (b"X_Original_URL: /admin", "credential_unbound"),
         ):
             client = await lab.tunnel()
             head = client.request("POST", "/x", b"transfer-encoding: chunked")
             await client.send(head + b"1\r\nx\r\n0\r\n" + trailer + b"\r\n\r\n")
             assert (await client.answer()).reason == reason
             client.close()
-        await lab.audited("POST /x allow allowed 200 complete", *["POST /x deny credential_unbound 403 denied"] * 2)
+        await lab.audited("POST /x allow allowed 200 complete", *["POST /x deny credential_unbound 403 denied"] * 4)
         assert b"api_key" not in lab.upstream.received.lower()
         assert b"api-key: 1" not in lab.upstream.received.lower()
 
