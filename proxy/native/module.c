@@ -18,27 +18,25 @@ static int add_types(PyObject *module)
     return 0;
 }
 
-static PyMethodDef sha256 = {"sha256_hex", seamgate_sha256_hex, METH_O,
-                             "sha256_hex(data: bytes) -> str\n\nSHA-256 in 64 lower-case hex digits."};
+static PyMethodDef hashing[] = {
+    {"sha256_hex", seamgate_sha256_hex, METH_O,
+     "sha256_hex(data: bytes) -> str\n\nSHA-256 in 64 lower-case hex digits."},
+    {"chain", (PyCFunction)(void (*)(void))seamgate_chain, METH_FASTCALL,
+     "chain(seq, prev, tails, room)\n\nThe lines of these tails, where each ends, and the last one's hash."},
+    {0},
+};
 
 /* Only where hashlib has OpenSSL as a library that is loaded; a Python that has it built in goes without. */
-static int add_sha256(PyObject *module)
+static int add_hashing(PyObject *module)
 {
     PyObject *hashlib = PyImport_ImportModule("_hashlib");
     if (!hashlib)
         PyErr_Clear();
     Py_XDECREF(hashlib);
-    if (!seamgate_find_sha256())
-        return 0;
-    PyObject *function = PyCFunction_New(&sha256, NULL);
-    if (!function)
-        return -1;
-    int failed = PyModule_AddObjectRef(module, "sha256_hex", function);
-    Py_DECREF(function);
-    return failed;
+    return seamgate_find_sha256() ? PyModule_AddFunctions(module, hashing) : 0;
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {Py_mod_exec, add_sha256}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {Py_mod_exec, add_hashing}, {0, NULL}};
 
 static PyMethodDef functions[] = {
     {"amend", (PyCFunction)(void (*)(void))seamgate_amend, METH_FASTCALL,

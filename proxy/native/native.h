@@ -28,9 +28,11 @@ PyObject *seamgate_plain_path(PyObject *module, PyObject *text);
 PyObject *seamgate_unquote(PyObject *module, PyObject *data);
 PyObject *seamgate_unquote_json(PyObject *module, PyObject *data);
 
-/* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` can be had. */
+/* Whether OpenSSL is loaded; then `sha256_hex(data: bytes) -> str` and `chain(seq, prev, tails, room) -> (lines, ends,
+ * hash)` can be had. */
 int seamgate_find_sha256(void);
 PyObject *seamgate_sha256_hex(PyObject *module, PyObject *data);
+PyObject *seamgate_chain(PyObject *module, PyObject *const *args, Py_ssize_t given);
 
 /* Whether OpenSSL 3 is loaded by `ssl` as a library; then there are `Records`. */
 int seamgate_find_tls(void);

@@ -20,7 +20,8 @@ from prometheus_client import Metric
 
 from seamgate.audit.journal import Journal
 from seamgate.audit.journal_state import JournalStats
-from seamgate.audit.record import AuditRecord
+from seamgate.audit.line import opened
+from seamgate.audit.sealed import Entry
 from seamgate.config import Config, Entries, load_config, split_admin
 from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.credentials.sources import secret_variables
@@ -300,9 +301,10 @@ class Gateway:
         # The one that took note of the files before they were read misses nothing that was written meanwhile.
         return self._watch if self._watch is not None and self._watch.paths == paths else FileWatch(paths)
 
-    def _export_audit(self, records: list[AuditRecord]) -> None:
+    def _export_audit(self, records: list[Entry]) -> None:
         """Hand written records to the exporters of the present generation."""
-        self.seam.pipeline.export_audit(records)
+        if self.seam.pipeline.exports:
+            self.seam.pipeline.export_audit([opened(record) for record in records])
 
     async def reload_everywhere(self) -> ReloadReport:
         """Load the configuration file again and take it over, in all processes of this gateway; or change nothing.

@@ -52,6 +52,10 @@ class Recorder(Protocol):
         """Keep a terminal record until it is written."""
 
 
+_MOST_AHEAD: Final = 64
+_MOST_TURNS: Final = 4
+"""How many records, and for how many turns of the loop, a worker gathers before it asks for them to be written."""
+
 IsBound: TypeAlias = Callable[[str, Request], bool]
 """Whether the credential of this name is configured now, and may go with this request."""
 
@@ -154,6 +158,7 @@ class Seam:
         self._quiet: asyncio.Event | None = None
         self.begin_later: Callable[[list[Ahead]], None] | None = None
         self._ahead: list[Ahead] = []
+        self._turns = self._known = 0  # for how long what is ahead was gathered, and how much it was a turn ago
         self._numbers = itertools.count()
         self._tag = os.urandom(2).hex() + tag
         self._id_from = self._id_until = 0.0
@@ -226,6 +231,10 @@ class Seam:
             asyncio.get_running_loop().call_soon(self._commit)
 
     def _commit(self) -> None:
+        if self.begin_later is not None and self._gathers():
+            asyncio.get_running_loop().call_soon(self._commit)
+            return
+        self._turns = self._known = 0
         # One that ended meanwhile has its terminal record: a beginning after it would look like another request.
         ahead = [each for each in self._ahead if each[1] in self.under_way]
         self._ahead = []
@@ -241,6 +250,16 @@ class Seam:
             error = failure
         for _, _, go_on in ahead:
             go_on(error)
+
+    def _gathers(self) -> bool:
+        """Whether what is written ahead waits another turn, since a message to another process costs much.
+
+        It does once, and as long as each turn brings more: a worker that has nothing else to do looks once more whether
+        there is something to read, and one that is busy asks for all that it has read.
+        """
+        known, self._known = self._known, len(self._ahead)
+        self._turns += 1
+        return known < self._known < _MOST_AHEAD and self._turns < _MOST_TURNS
 
     def record(self, record: AuditRecord, *, denied: bool) -> None:
         """Keep a terminal record and tell the observers. Of what was denied no text shows a credential's real value."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from itertools import cycle
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -26,7 +27,7 @@ from seamgate._native import (
     unquote_json,
 )
 from seamgate.audit import layout
-from seamgate.audit.line import LineEncoder, decode_line, hash_line
+from seamgate.audit.line import LineEncoder, chain, chain_in_python, decode_line, hash_line
 from seamgate.audit.record import (
     AuditBytes,
     AuditGap,
@@ -319,8 +320,9 @@ def test_records_are_written_alike(record: AuditRecord, seq: int) -> None:
     encoder = LineEncoder()
     line = encoder.encode(record, seq, "0" * 64)
     assert LINES_IN_C is not None
-    assert LINES_IN_C.encode(seq, "0" * 64, b"", 0, b"", record) is not None
-    there, here = decode_line(line), decode_line(encoder.encode_in_python(record, seq, "0" * 64))
+    assert LINES_IN_C.encode(b"", 0, b"", record) is not None
+    in_python = chain_in_python(seq, "0" * 64, [encoder.tail_in_python(record)], 0)[0]
+    there, here = decode_line(line), decode_line(in_python)
     assert rounded_times(there) == pytest.approx(rounded_times(here), rel=1e-12, abs=0.0011)
     assert without_times(there) == without_times(here)
 
@@ -351,7 +353,7 @@ def without_times(line: AuditLine) -> AuditLine:
 def test_what_c_does_not_know_is_written_all_the_same(record: AuditRecord) -> None:
     """A record is never lost because C does not know something in it."""
     assert LINES_IN_C is not None
-    assert LINES_IN_C.encode(1, "", b"", 0, b"", record) is None
+    assert LINES_IN_C.encode(b"", 0, b"", record) is None
     assert LineEncoder().encode(record, 1, "0" * 64).endswith(b"}\n")
 
 
@@ -463,3 +465,28 @@ def test_each_kind_of_escapes_is_taken_off_alike(data: bytes) -> None:
     """Of percent-encoding and of JSON; in C, with a regular expression, and as the standard library does."""
     assert unquote(data) == unquote_in_python(data) == unquote_to_bytes(data)
     assert unquote_json(data) == unquote_json_in_python(data)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=9), st.integers(0, 2**62), st.integers(-9, 2000))
+def test_lines_are_chained_alike(tails: list[bytes], seq: int, room_bytes: int) -> None:
+    """Number, hash and as many lines as there is room for, to the byte; the first one whatever the room."""
+    prev = sha256(b"".join(tails)).hexdigest()
+    in_c = layout.native_chain()
+    assert in_c is not None
+    lines, ends, last = chain_in_python(seq, prev, tails, room_bytes)
+    assert chain(seq, prev, tails, room_bytes) == in_c(seq, prev, tails, room_bytes) == (lines, ends, last)
+    assert len(ends) == len(tails) or len(lines) + 82 + len(str(seq + len(ends))) + len(tails[len(ends)]) > room_bytes
+    assert last == sha256(lines[([0, *ends])[-2] :]).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(1, "0" * 64, [], 9), (1, "0" * 63, [b""], 9), (-1, "0" * 64, [b""], 9), (2**63 - 1, "0" * 64, [b""], 9),
+     (2**63, "0" * 64, [b""], 9), (1, "0" * 64, ["text"], 9), (1, "\ud800" * 64, [b""], 9)],
+)  # fmt: skip
+def test_what_is_no_chain_is_refused(arguments: tuple[Any, ...]) -> None:
+    """C writes past no end, and reads nothing but bytes."""
+    in_c = layout.native_chain()
+    assert in_c is not None
+    with pytest.raises((ValueError, OverflowError)):
+        in_c(*arguments)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +29,10 @@ import structlog
 from seamgate.audit.config import AuditConfig
 from seamgate.audit.head import Head, HeadState, Mark
 from seamgate.audit.journal_state import Counters, JournalStats, Outage
-from seamgate.audit.line import LineEncoder, hash_line, read_link
+from seamgate.audit.line import LineEncoder, chain, hash_line, read_link
 from seamgate.audit.record import AuditGap, AuditKind, AuditRecord, Decision, GapCause, Outcome
 from seamgate.audit.recovery import Findings, began_at, examine, unfinished_requests
+from seamgate.audit.sealed import Entry, Sealed
 from seamgate.audit.segments import finished_segments, segment_path
 from seamgate.audit.syncer import Syncer
 from seamgate.audit.thrift import Thrift
@@ -55,7 +56,7 @@ class Journal:
         *,
         clock: Callable[[], float] = time.time,
         on_pending: Callable[[], None] | None = None,
-        on_written: Callable[[list[AuditRecord]], None] | None = None,
+        on_written: Callable[[list[Entry]], None] | None = None,
     ) -> None:
         """Open the journal, and record whatever is odd about it.
 
@@ -82,8 +83,8 @@ class Journal:
         # The mutable state. `_mark` is the end of what is surely written; records move from `_pending` to the file
         # to `_fresh` (written, not yet announced). `_fd` is -1 and `_head` None while the file is not open.
         self._mark = Mark()
-        self._pending: list[AuditRecord] = []
-        self._fresh: list[AuditRecord] = []
+        self._pending: list[Entry] = []
+        self._fresh: list[Entry] = []
         self._doomed: list[Path] = []
         self._outage: Outage | None = None
         self._fd = -1
@@ -135,7 +136,7 @@ class Journal:
         """
         self.begin_all([record])
 
-    def begin_all(self, records: list[AuditRecord]) -> None:
+    def begin_all(self, records: Sequence[Entry]) -> None:
         """Like `begin`, for several at once: all of them are in the file, or none of their requests may leave.
 
         Raises:
@@ -158,6 +159,19 @@ class Journal:
         self._check_open()
         if record.verdict is _DENIED:
             record = self._thrift.shorten(record)
+        self._keep(record)
+
+    def append_all(self, records: list[Sealed]) -> None:
+        """Like `append`, for several that workers have written up to their place in the chain.
+
+        Raises:
+            AuditError: the journal is closed.
+        """
+        self._check_open()
+        for record in records:
+            self._keep(record)
+
+    def _keep(self, record: Entry) -> None:
         pending = self._pending
         if len(pending) >= self._config.max_pending and not (self.healthy and self.flush()):
             self._lose()
@@ -225,16 +239,12 @@ class Journal:
             OSError, AuditError: not all of them are in the file; those that are no longer wait.
         """
         head = self._ready()
-        lines, marks = self._build()
-        head.update(self._mark, marks[-1])
-        data = b"".join(lines)
+        data, ends, mark = self._build()
+        written = len(ends)
+        head.update(self._mark, mark)
         done, error = _write_all(self._fd, data)
-        if error is None:
-            written, mark = len(marks), marks[-1]
-        else:
-            limit = self._mark.size_bytes + done
-            written = sum(1 for mark in marks if mark.size_bytes <= limit)
-            mark = marks[written - 1] if written else self._mark
+        if error is not None:
+            written, mark = self._whole(data, ends, done)
         self._commit(written, mark)
         if error is not None:
             # If this fails too, the next write finds the file too long and sets the rest aside.
@@ -245,20 +255,26 @@ class Journal:
         self._sync()
         self._delete_doomed()
 
-    def _build(self) -> tuple[list[bytes], list[Mark]]:
-        """Encode waiting records: at least one, and not more than the segment should take."""
-        lines: list[bytes] = []
-        marks: list[Mark] = []
-        encode, limit = self._encoder.encode, self._config.max_size_bytes
-        seq, size, digest = self._mark.seq, self._mark.size_bytes, self._mark.hash
-        for record in self._pending[:_BATCH_RECORDS]:
-            line = encode(record, seq + 1, digest)
-            if size and size + len(line) > limit and lines:
-                break
-            seq, size, digest = seq + 1, size + len(line), hash_line(line)
-            lines.append(line)
-            marks.append(_Mark(seq, size, digest))
-        return lines, marks
+    def _build(self) -> tuple[bytes, list[int], Mark]:
+        """Return lines of waiting records, at least one, and not more than the segment should take.
+
+        Returns:
+            The lines, where in them each ends, and the mark after them.
+        """
+        before, encode = self._mark, self._encoder.tail
+        tails = [encode(record) for record in self._pending[:_BATCH_RECORDS]]
+        data, ends, digest = chain(before.seq + 1, before.hash, tails, self._config.max_size_bytes - before.size_bytes)
+        return data, ends, _Mark(before.seq + len(ends), before.size_bytes + len(data), digest)
+
+    def _whole(self, data: bytes, ends: list[int], done: int) -> tuple[int, Mark]:
+        """Return how many lines are whole in the first `done` bytes that were written, and the mark after them."""
+        before = self._mark
+        written = sum(1 for end in ends if end <= done)
+        if not written:
+            return 0, before
+        end = ends[written - 1]
+        start = ends[written - 2] if written > 1 else 0
+        return written, _Mark(before.seq + written, before.size_bytes + end, hash_line(data[start:end]))
 
     def _commit(self, written: int, mark: Mark) -> None:
         if not written:
@@ -440,9 +456,7 @@ class Journal:
             to_hash=link.prev,
         )
         # Behind gaps that wait: one that explains a break must be the line right after it.
-        place = next(
-            (i for i, record in enumerate(self._pending) if record.kind is not AuditKind.GAP), len(self._pending)
-        )
+        place = next((i for i, record in enumerate(self._pending) if record.gap is None), len(self._pending))
         self._pending.insert(place, AuditRecord(self._clock(), AuditKind.GAP, gap=gap))
 
     def _old_enough(self, segments: list[Path], beyond: int) -> int:
@@ -514,7 +528,7 @@ def _rename_new(source: Path, target: Path) -> None:
     source.rename(target)
 
 
-def _is_break(record: AuditRecord) -> bool:
+def _is_break(record: Entry) -> bool:
     """Whether the record explains a break that was found, and is found anew each time the file is opened."""
     return record.gap is not None and record.gap.cause in (GapCause.PATH_REPLACED, GapCause.TAIL_MISSING)
 

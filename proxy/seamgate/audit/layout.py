@@ -40,6 +40,15 @@ def native_sha256_hex() -> Callable[[bytes], str] | None:
     return sha256_hex
 
 
+def native_chain() -> Callable[[int, str, list[bytes], int], tuple[bytes, list[int], str]] | None:
+    """Return `audit.line.chain` in C, or None where there is none."""
+    try:
+        from seamgate._native import chain
+    except ImportError:
+        return None
+    return chain
+
+
 def layout(structure: type[msgspec.Struct]) -> tuple[type, bool, list[tuple[bytes, Any, Any]]]:
     """Return (structure, whether it is written as an array, [(`"name":`, descriptor, default or NotImplemented)]).
 

@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
-from seamgate.audit.layout import native_lines, native_sha256_hex
+from seamgate.audit.layout import native_chain, native_lines, native_sha256_hex
 from seamgate.audit.link import Link
 from seamgate.audit.parts import LONGEST_MESSAGE, rounded, with_short_messages
 from seamgate.audit.record import SCHEMA, AuditGap, AuditKind, AuditLine, AuditRecord, GapCause
-from seamgate.audit.sealed import SealedRecord
+from seamgate.audit.sealed import Entry, Sealed
 from seamgate.errors import AuditError
 
 GENESIS = "0" * 64
@@ -29,7 +29,7 @@ GENESIS = "0" * 64
 # A Final of the module is read at once; an imported name is looked up each time.
 _SCHEMA_BYTES: Final = SCHEMA.encode()
 _LONGEST: Final = LONGEST_MESSAGE
-_Sealed: Final = SealedRecord
+_Sealed: Final = Sealed
 _START = re.compile(rb'\{"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","time":"')
 _GAP_MARK = b'"kind":"gap"'
 _BREAKS = frozenset({GapCause.TAIL_MISSING, GapCause.PATH_REPLACED, GapCause.CHAIN_BROKEN})
@@ -39,6 +39,7 @@ _decoder = msgspec.json.Decoder(AuditLine)
 
 _EMPTY: Final = sha256()
 _sha256_hex: Final = native_sha256_hex()
+_chain: Final = native_chain()
 
 
 class LineEncoder:
@@ -53,22 +54,26 @@ class LineEncoder:
         self._second = -1
         self._prefix = b""
 
-    def encode(self, record: AuditRecord, seq: int, prev: str) -> bytes:
+    def encode(self, record: Entry, seq: int, prev: str) -> bytes:
         """Return the record's line, line feed included; messages are cut to a bounded length."""
-        if type(record) is _Sealed:
-            return b'{"seq":%d,"prev":"%b",%b' % (seq, prev.encode(), record.tail)
+        return chain_in_python(seq, prev, [self.tail(record)], 0)[0]
+
+    def tail(self, record: Entry) -> bytes:
+        """Return the record's line from `"time"` on: what does not depend on its place in the chain."""
+        if isinstance(record, _Sealed):
+            return record.tail
         if len(record.message) > _LONGEST or len(record.would_deny) > _LONGEST:
             record = with_short_messages(record)
         if self._native is not None:
             milliseconds = int(record.time * 1000)
             second = self._second_text(milliseconds // 1000)
-            line = self._native.encode(seq, prev, second, milliseconds % 1000, _SCHEMA_BYTES, record)
-            if line is not None:
-                return line
-        return self.encode_in_python(record, seq, prev)
+            tail = self._native.encode(second, milliseconds % 1000, _SCHEMA_BYTES, record)
+            if tail is not None:
+                return tail
+        return self.tail_in_python(record)
 
-    def encode_in_python(self, record: AuditRecord, seq: int, prev: str) -> bytes:
-        """Return the line of a record whose messages are short."""
+    def tail_in_python(self, record: AuditRecord) -> bytes:
+        """Return the same of a record whose messages are short."""
         record = rounded(record)
         try:
             body = self._encode(record)
@@ -78,9 +83,7 @@ class LineEncoder:
                 "utf-8", "replace"
             )
         # `time` is a record's first field; in a line it is text, so the number is cut off up to its comma.
-        return b'{"seq":%d,"prev":"%s","time":"%s","schema":"%s",%s\n' % (
-            seq,
-            prev.encode(),
+        return b'"time":"%s","schema":"%s",%s\n' % (
             self._timestamp(record.time),
             _SCHEMA_BYTES,
             body[body.index(b",") + 1 :],
@@ -95,6 +98,37 @@ class LineEncoder:
             self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
             self._second = second
         return self._prefix
+
+
+def chain(seq: int, prev: str, tails: list[bytes], room_bytes: int) -> tuple[bytes, list[int], str]:
+    """Return lines of the chain, one for each tail, as far as there is room; the first one also if there is none.
+
+    Args:
+        seq: the first one's number.
+        prev: what it names as the hash of the line before.
+        tails: of `LineEncoder.tail`, at least one.
+        room_bytes: for all lines together.
+
+    Returns:
+        The lines, where in them each ends, and the hash of the last one.
+    """
+    return chain_in_python(seq, prev, tails, room_bytes) if _chain is None else _chain(seq, prev, tails, room_bytes)
+
+
+def chain_in_python(seq: int, prev: str, tails: list[bytes], room_bytes: int) -> tuple[bytes, list[int], str]:
+    """See `chain`."""
+    lines: list[bytes] = []
+    ends: list[int] = []
+    end = 0
+    for tail in tails:
+        line = b'{"seq":%d,"prev":"%b",%b' % (seq + len(lines), prev.encode(), tail)
+        end += len(line)
+        if end > room_bytes and lines:
+            break
+        lines.append(line)
+        ends.append(end)
+        prev = hash_line(line)
+    return b"".join(lines), ends, prev
 
 
 def hash_line(line: bytes) -> str:
@@ -140,6 +174,17 @@ def to_record(line: AuditLine) -> AuditRecord:
     """Return the record that the line was made of (its time to the millisecond)."""
     facts = {name: getattr(line, name) for name in _FACTS}
     return AuditRecord(parse_time(line.time), AuditKind(line.kind), **facts)
+
+
+def opened(record: Entry) -> AuditRecord:
+    """Return the record itself, also of one that is sealed.
+
+    Raises:
+        AuditError: what was sealed is no record.
+    """
+    if isinstance(record, AuditRecord):
+        return record
+    return to_record(decode_line(b'{"seq":1,"prev":"%b",%b' % (GENESIS.encode(), record.tail)))
 
 
 def declared_gap(line: bytes, link: Link) -> AuditGap | None:

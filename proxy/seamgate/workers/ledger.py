@@ -9,14 +9,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
+from seamgate.audit.line import opened
 from seamgate.audit.record import AuditGap, AuditKind, AuditRecord, GapCause, Outcome
+from seamgate.audit.sealed import Sealed
 from seamgate.errors import AuditError, Reason
-from seamgate.seam import Recorder
 from seamgate.workers.messages import Acknowledge, Records
-from seamgate.workers.sealing import as_record, opened
+
+
+class Chain(Protocol):
+    """What is asked of the journal."""
+
+    def begin_all(self, records: list[Sealed]) -> None:
+        """Write ahead. Raises AuditError."""
+
+    def append(self, record: AuditRecord) -> None:
+        """Keep a terminal record until it is written."""
+
+    def append_all(self, records: list[Sealed]) -> None:
+        """Keep terminal records of what was allowed."""
+
 
 Answer = Callable[[Acknowledge], None]
 _LOST = "The worker that carried it is gone; whether it reached the upstream is not known."
@@ -27,29 +42,33 @@ class Account:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self.begun: dict[str, AuditRecord] = {}
+        self.begun: dict[str, Sealed] = {}
 
 
 class Ledger:
     """See the module. State: `_waiting` is what is written at the end of this turn."""
 
-    def __init__(self, journal: Recorder, clock: Callable[[], float]) -> None:
+    def __init__(self, journal: Chain, clock: Callable[[], float]) -> None:
         self._journal = journal
         self._clock = clock
         self._waiting: list[tuple[Account, Records]] = []
 
     def take(self, account: Account, records: Records) -> None:
         """Take a worker's message."""
-        if any(waiting is account for waiting, _ in self._waiting):
-            self.commit()  # what ends now may be what begins there
+        for waiting, _ in self._waiting:
+            if waiting is account:
+                self.commit()  # what ends now may be what begins there
+                break
         if records.lost:
             self._journal.append(self._gap(records.lost))
+        begun = account.begun
         for record in records.denied:
-            account.begun.pop(record.id, None)
+            begun.pop(record.id, None)
             self._journal.append(record)
-        for sealed in records.ended:
-            account.begun.pop(sealed.id, None)
-            self._journal.append(as_record(sealed, AuditKind.REQUEST))
+        if records.ended:
+            for sealed in records.ended:
+                begun.pop(sealed.id, None)
+            self._journal.append_all(records.ended)
         if records.begun:
             self._waiting.append((account, records))
             if len(self._waiting) == 1:
@@ -61,23 +80,22 @@ class Ledger:
         if not waiting:
             return
         problem = ""
-        begun = [[as_record(sealed, AuditKind.BEGIN) for sealed in records.begun] for _, records in waiting]
         try:
-            self._journal.begin_all([record for each in begun for record in each])
+            self._journal.begin_all([sealed for _, records in waiting for sealed in records.begun])
         except AuditError as error:
             problem = error.message
-        for (account, records), mine in zip(waiting, begun, strict=True):
+        for account, records in waiting:
             if not problem:
-                for record in mine:
-                    account.begun[record.id] = record
+                for sealed in records.begun:
+                    account.begun[sealed.id] = sealed
             account.answer(Acknowledge(records.number, problem))
 
     def lose(self, account: Account) -> int:
         """A worker is gone: end what it had begun, and return how much that was."""
         self.commit()
         now = self._clock()
-        for record in account.begun.values():
-            self._journal.append(_ended(opened(record), now))
+        for sealed in account.begun.values():
+            self._journal.append(_ended(opened(sealed), now))
         count = len(account.begun)
         account.begun = {}
         return count

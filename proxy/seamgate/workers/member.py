@@ -30,6 +30,7 @@ LEAVE_S: Final = 2.0
 """How long a worker that has closed its channel may take to end."""
 SETTLED_S: Final = 60.0
 """A worker that lived so long is started again at once; one that did not, later each time."""
+_ANSWERS: Final = (Ready, Prepared, Committed, Report)
 
 
 class Member:
@@ -156,12 +157,12 @@ class Member:
                 waiting.set_result(message)
 
     def _take(self, message: Any) -> None:
+        if not isinstance(message, _ANSWERS):
+            self._on_message(self, message)
+            return
         if isinstance(message, Report):
             self.work, self.asked_at = message.work, 0.0
-        if isinstance(message, Ready | Prepared | Committed | Report):
-            self._answer(type(message), message)
-        else:
-            self._on_message(self, message)
+        self._answer(type(message), message)
 
     def status(self) -> WorkerStatus:
         """Return what is known of it."""

@@ -14,11 +14,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from seamgate.audit.record import AuditRecord
+from seamgate.audit.sealed import Sealed
 from seamgate.config import Config
 from seamgate.errors import SeamgateError
 from seamgate.observe.work import Work
 from seamgate.upstream.resolver import Answer
-from seamgate.workers.sealing import Sealed
 
 MOST_BYTES: Final = 1 << 30
 """Longest frame: far above a policy of 100,000 rules."""
@@ -165,7 +165,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Records(msgspec.Struct, frozen=True, tag=True):
-    """What happened in one turn of the loop: what ended, then what is about to begin.
+    """What ended since the last message, then what is about to begin.
 
     Attributes:
         number: of this message, where something begins.

@@ -1,8 +1,10 @@
 """A worker's journal: it has none, so it hands its records to the supervisor, who chains and writes those of all.
 
 What `seamgate.audit.journal` promises holds here too. A record that is written ahead is acknowledged before its request
-leaves; while the supervisor can't write, or is gone, or does not follow, `healthy` is False and nothing begins. Records
-leave once a turn of the loop, all of that turn in one message, ended ones before those that begin.
+leaves; while the supervisor can't write, or is gone, or does not follow, `healthy` is False and nothing begins.
+
+A message costs both processes as much as 20 records, so few are sent: what begins comes as the seam has gathered it,
+and what has ended goes ahead of it in the same message. Where nothing begins it waits `COMPANY_S` for more.
 
 Runs on the worker's loop. Opens nothing.
 """
@@ -17,12 +19,17 @@ from typing import Final
 from seamgate.audit.journal_state import JournalStats
 from seamgate.audit.line import GENESIS
 from seamgate.audit.record import AuditKind, AuditRecord, Decision
+from seamgate.audit.sealed import Sealed
 from seamgate.errors import AuditError
 from seamgate.seam import Ahead
 from seamgate.workers.channel import Channel
 from seamgate.workers.messages import Records
-from seamgate.workers.sealing import Sealed, Sealer
+from seamgate.workers.sealing import Sealer
 
+COMPANY_S: Final = 0.005
+"""How long what has ended may wait for company: as long as a worker that is killed may forget it."""
+MOST_TOGETHER: Final = 256
+"""So many go at once."""
 PATIENCE_S: Final = 10.0
 """How long a record that is written ahead may go without an answer."""
 MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
@@ -32,7 +39,7 @@ MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 class Recorder:
     """What `seamgate.seam.Recorder` asks for, over a channel.
 
-    State: `_denied` and `_ended` leave at the end of the turn; `_unanswered` are those that wait for the supervisor, by
+    State: `_denied` and `_ended` leave with the next message; `_unanswered` are those that wait for the supervisor, by
     message.
     """
 
@@ -81,7 +88,7 @@ class Recorder:
         raise AuditError("a worker's records are written by the supervisor, so none can be written at once")
 
     def append(self, record: AuditRecord) -> None:
-        """Take a terminal record; it leaves at the end of this turn."""
+        """Take a terminal record; it leaves with what begins next, or after `COMPANY_S`."""
         if self._channel.closed or self._channel.waiting_bytes > MOST_WAITING_BYTES:
             self._lost += 1
             self._lost_total += 1
@@ -92,14 +99,19 @@ class Recorder:
             self._denied.append(record)
         if not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_later(COMPANY_S, self._flush_late)
+        elif len(self._ended) + len(self._denied) >= MOST_TOGETHER:
+            self.flush()
 
     def flush(self) -> bool:
         """Send what waits. Return whether it can be written, as far as is known."""
-        self._flushing = False
         if self._ended or self._denied or self._lost:
             self._send([])
         return self.healthy
+
+    def _flush_late(self) -> None:
+        self._flushing = False
+        self.flush()
 
     def close(self) -> None:
         """Send what waits."""

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from prometheus_client import Metric
 
-from seamgate.audit.record import AuditRecord
+from seamgate.audit.journal import Journal
 from seamgate.config import AdminConfig, Config
 from seamgate.document import read_text
 from seamgate.entry.identity import GuestConfig, TokenSource
@@ -60,7 +60,6 @@ from seamgate.workers.messages import (
     Stop,
 )
 from seamgate.workers.nursery import Nursery
-from seamgate.workers.sealing import opened
 from seamgate.workers.secrets import SecretExchange
 
 log = structlog.get_logger("seamgate.workers")
@@ -140,6 +139,7 @@ class Supervisor(Gateway):
         return self._bound
 
     async def _get_ready(self) -> None:
+        assert isinstance(self._journal, Journal)
         self._ledger = Ledger(self._journal, self._clock)
         self._own_metrics = WorkMetrics(self)
         self.connections.all_open = SharedCount(self._memory, None, OPEN)
@@ -219,10 +219,6 @@ class Supervisor(Gateway):
                 f"pool.sessions_per_origin is {sessions}, which is less than one for each of {self._count} workers: "
                 "raise it, or use fewer workers"
             )
-
-    def _export_audit(self, records: list[AuditRecord]) -> None:
-        if self.seam.pipeline.exports:
-            self.seam.pipeline.export_audit([opened(record) for record in records])
 
     # -- what workers say --------------------------------------------------------------------------------------------
 

@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
-from seamgate.audit.line import LineEncoder
+from seamgate.audit.line import LineEncoder, opened
 from seamgate.audit.record import AuditKind, AuditRecord, Decision, Outcome
+from seamgate.audit.sealed import Sealed
+from seamgate.credentials.placeholders import PlaceholderIndex
 from seamgate.errors import AuditError, Reason, SeamgateError
+from seamgate.limits import LimitsConfig
+from seamgate.pipeline import Pipeline
+from seamgate.seam import Seam
+from seamgate.upstream.addresses import PUBLIC_ONLY
+from seamgate.upstream.destination import OwnAddresses
+from seamgate.upstream.pool import SessionPool
+from seamgate.upstream.pool_key import PoolConfig
 from seamgate.workers.ledger import Account, Ledger
 from seamgate.workers.messages import Acknowledge, Records
-from seamgate.workers.recorder import MOST_WAITING_BYTES, PATIENCE_S, Recorder
-from seamgate.workers.sealing import Sealed, Sealer, as_record, opened
+from seamgate.workers.recorder import MOST_TOGETHER, MOST_WAITING_BYTES, PATIENCE_S, Recorder
+from seamgate.workers.sealing import Sealer
 
 
 class Wire:
@@ -24,9 +33,11 @@ class Wire:
         self.closed = self.clogged = False
         self.waiting_bytes = 0
         self.sent: list[Records] = []
+        self.more = asyncio.Event()
 
     def send(self, message: Records) -> None:
         self.sent.append(message)
+        self.more.set()
 
 
 class Book:
@@ -40,10 +51,13 @@ class Book:
     def append(self, record: AuditRecord) -> None:
         self.written.append(record)
 
-    def begin_all(self, records: list[AuditRecord]) -> None:
+    def append_all(self, records: list[Sealed]) -> None:
+        self.written += map(opened, records)
+
+    def begin_all(self, records: list[Sealed]) -> None:
         if self.full:
             raise AuditError("no space")
-        self.written += records
+        self.written += map(opened, records)
 
 
 def record(name: str, kind: AuditKind = AuditKind.REQUEST, verdict: Decision = Decision.ALLOW) -> AuditRecord:
@@ -72,6 +86,14 @@ def worker(problem: str = "") -> tuple[Recorder, Any]:
     return Recorder(wire, Path("audit.jsonl"), problem), wire
 
 
+async def sent(wire: Wire, messages: int = 1) -> None:
+    """Return once so many were sent."""
+    async with asyncio.timeout(10):
+        while len(wire.sent) < messages:
+            wire.more.clear()
+            await wire.more.wait()
+
+
 class Waits:
     """What waits for a record that is written ahead."""
 
@@ -88,14 +110,28 @@ class Waits:
 # -- the worker's side -------------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_is_one_message() -> None:
-    """What ends in one turn of the loop leaves together, in order, at its end."""
+async def test_what_has_ended_waits_for_company() -> None:
+    """Where nothing begins it leaves by itself, in order, `COMPANY_S` after the first of them."""
     recorder, wire = worker()
     recorder.append(record("1"))
+    await asyncio.sleep(0)
     recorder.append(record("2"))
     assert wire.sent == []
-    await asyncio.sleep(0)
+    await sent(wire)
     assert wire.sent == [Records(0, [], sealed(record("1"), record("2")), [])]
+    recorder.append(record("3"))
+    await sent(wire, 2)
+    assert wire.sent[1] == Records(0, [], sealed(record("3")), [])
+
+
+async def test_so_many_leave_at_once() -> None:
+    """What ended in a flood does not wait: it would only become a larger message."""
+    recorder, wire = worker()
+    for number in range(MOST_TOGETHER + 1):
+        recorder.append(record(str(number)))
+    assert [len(message.ended) for message in wire.sent] == [MOST_TOGETHER]
+    recorder.close()
+    assert [len(message.ended) for message in wire.sent] == [MOST_TOGETHER, 1]
 
 
 async def test_denials_are_sent_as_they_are() -> None:
@@ -104,7 +140,7 @@ async def test_denials_are_sent_as_they_are() -> None:
     other = record("2", AuditKind.CONNECT)
     for each in (denied("1"), other, record("3")):
         recorder.append(each)
-    await asyncio.sleep(0)
+    await sent(wire)
     assert wire.sent == [Records(0, [denied("1"), other], sealed(record("3")), [])]
 
 
@@ -112,9 +148,8 @@ def test_a_sealed_record_is_the_same_line() -> None:
     """What a worker writes and the supervisor chains is, to the byte, what one process would have written."""
     encoder, whole = LineEncoder(), record("1")
     (one,) = sealed(whole)
-    line = encoder.encode(as_record(one, AuditKind.REQUEST), 41, "ab" * 32)
-    assert line == encoder.encode(whole, 41, "ab" * 32)
-    assert opened(as_record(one, AuditKind.REQUEST)) == whole
+    assert encoder.encode(one, 41, "ab" * 32) == encoder.encode(whole, 41, "ab" * 32)
+    assert opened(one) == whole
     assert opened(whole) is whole
 
 
@@ -200,9 +235,82 @@ async def test_what_has_no_room_is_counted() -> None:
     recorder.append(record("2"))
     wire.waiting_bytes = 0
     recorder.append(record("3"))
-    await asyncio.sleep(0)
+    recorder.flush()
     assert wire.sent == [Records(0, [], sealed(record("3")), [], 2)]
     assert recorder.stats.lost == 2
+
+
+class Underway(Waits):
+    """An exchange."""
+
+    def refuse(self, _: Any) -> None: ...
+
+    def look_anew(self) -> bool:
+        return False
+
+
+def gathering() -> tuple[Seam, list[list[str]]]:
+    """Return the seam of a worker, and what it asked for: the ids of each time."""
+    asked: list[list[str]] = []
+    opener: Any = object()
+    journal: Any = Book()
+    seam = Seam(
+        pipeline=Pipeline([]), pool=SessionPool(opener, PoolConfig(), response_timeout_s=1.0), journal=journal,
+        limits=LimitsConfig(), permit=PUBLIC_ONLY, own=OwnAddresses(()),
+        placeholders=PlaceholderIndex({}),
+    )  # fmt: skip
+    seam.begin_later = lambda ahead: asked.append([record.id for record, _, _ in ahead])
+    return seam, asked
+
+
+def write(seam: Seam, name: str) -> Underway:
+    """Have an exchange begin."""
+    exchange = Underway()
+    seam.under_way.add(exchange)
+    seam.write_ahead(begin(name), exchange, exchange)
+    return exchange
+
+
+async def turns(count: int) -> None:
+    """Let the loop turn so often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_begins_waits_while_each_turn_brings_more() -> None:
+    """A busy worker asks once for all that it reads meanwhile; an idle one looks once more and asks."""
+    seam, asked = gathering()
+    write(seam, "1")
+    await turns(1)
+    assert asked == []
+    write(seam, "2")
+    await turns(1)
+    assert asked == []
+    await turns(1)
+    assert asked == [["1", "2"]]
+    write(seam, "3")
+    await turns(2)
+    assert asked == [["1", "2"], ["3"]]
+
+
+async def test_what_begins_waits_for_few_turns() -> None:
+    """A flood without end holds nobody up: the fourth turn asks, whatever comes."""
+    seam, asked = gathering()
+    for number in range(8):
+        write(seam, str(number))
+        await turns(1)
+    assert asked == [["0", "1", "2", "3"], ["4", "5", "6", "7"]]
+
+
+async def test_what_ends_while_others_are_gathered_does_not_begin() -> None:
+    """Its terminal record is on its way: a beginning behind that would look like another request."""
+    seam, asked = gathering()
+    left = write(seam, "1")
+    await turns(1)
+    write(seam, "2")
+    seam.ended(left)
+    await turns(2)
+    assert asked == [["2"]]
 
 
 # -- the supervisor's side ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seamgate.audit.record import AuditGuest, AuditKind, AuditRecord, AuditRequest, Decision, Outcome
+from seamgate.audit.sealed import Sealed
 from seamgate.config import Config, parse_config
 from seamgate.errors import Reason
 from seamgate.flow import Isolation, Step
@@ -30,7 +31,6 @@ from seamgate.workers.messages import (
     Resolve,
     encode,
 )
-from seamgate.workers.sealing import Sealed
 
 EVERYTHING = """
 entries:
@@ -90,7 +90,7 @@ def test_each_section_is_sent() -> None:
 
 def test_records_arrive_as_they_were() -> None:
     """What the supervisor writes is what the worker recorded."""
-    message = Records(3, [RECORD], [Sealed("r-2", 1.5, b"x")], [Sealed("r-3", 2.5, b"y\xff")], 2)
+    message = Records(3, [RECORD], [Sealed("r-2", b"x")], [Sealed("r-3", b"y\xff")], 2)
     assert list(FrameReader(from_worker=True).feed(encode(message))) == [message]
 
 
