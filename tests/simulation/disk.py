@@ -7,9 +7,11 @@ import os
 import random
 from typing import Any
 
+from seamgate import shortage
 from simulation.clock import CLOCK
 
 _WRITE, _WRITEV, _OPEN = os.write, os.writev, os.open
+_LEFT = shortage.descriptors_left
 
 
 class Disk:
@@ -33,10 +35,12 @@ class Disk:
 
     def __enter__(self) -> Disk:
         os.write, os.writev, os.open = self._write, self._writev, self._open
+        shortage.descriptors_left = lambda: not self.exhausted
         return self
 
     def __exit__(self, *_: object) -> None:
         os.write, os.writev, os.open = _WRITE, _WRITEV, _OPEN
+        shortage.descriptors_left = _LEFT
 
     def _open(self, path: Any, *how: Any, **more: Any) -> int:
         if self.exhausted and ".jsonl" in os.fspath(path):

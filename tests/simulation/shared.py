@@ -31,6 +31,7 @@ from seamgate.ca.store import init_ca
 from seamgate.config import Config, parse_config
 from seamgate.credentials import known, redaction, scanner
 from seamgate.credentials.redaction import RedactionSet
+from seamgate.errors import SeamgateError
 from seamgate.registry import LoadedPlugin, load_aside
 from seamgate.upstream import dns_exchange, tls
 from simulation.chance import CHANCE, of_usual_length, with_signatures_of_one_length
@@ -124,7 +125,7 @@ class Folder:
         memory = Path("/dev/shm")
         self._kept = tempfile.TemporaryDirectory(prefix="sim-", dir=memory if memory.is_dir() else None)
         self.path = Path(self._kept.name)
-        self._ready: dict[tuple[Any, ...], object] = {}
+        self._ready: dict[tuple[Any, ...], dict[str, object] | SeamgateError] = {}
         self.base: Config
 
     def __enter__(self) -> Folder:
@@ -162,11 +163,17 @@ class Folder:
         return journals / "audit.jsonl"
 
     def aside(self, config: Config, generation: int) -> dict[str, object]:
-        """Return what `load_aside` does for these policies, done once."""
+        """Return what `load_aside` does for these policies, or raise what it does, done once."""
         key = (config.policies, generation)
         if key not in self._ready:
-            self._ready[key] = load_aside(config, generation, CLOCK.unix)
-        return self._ready[key]  # type: ignore[return-value]
+            try:
+                self._ready[key] = load_aside(config, generation, CLOCK.unix)
+            except SeamgateError as error:
+                self._ready[key] = error
+        ready = self._ready[key]
+        if isinstance(ready, SeamgateError):
+            raise ready.with_traceback(None)
+        return ready
 
     def config(self, rng: random.Random, journal: Path, turn: int, *, broken: bool = False) -> Config:
         """Dice a configuration."""
