@@ -24,9 +24,13 @@ _TURNS_TO_END: Final = 100
 
 
 async def see_off(connections: Connections) -> None:
-    """Answer who asks now, and have each come again: nobody's request is on its way when its connection is closed."""
+    """Answer who asks now, and have each come again: nobody's request is on its way when its connection is closed.
+
+    Precondition: nobody listens any more. Who was taken just before may be known a turn of the loop later only.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + PATIENCE_S
+    await asyncio.sleep(_LOOK_EVERY_S)
     while connections.all and loop.time() < until:
         for connection in list(connections.all):
             connection.drain(patient=True)
