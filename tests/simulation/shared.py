@@ -87,9 +87,9 @@ def _by_value(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return loaded
 
 
-def _by_values(make: Callable[[Any], RedactionSet]) -> Callable[[Any], RedactionSet]:
+def _by_values(make: Callable[..., RedactionSet]) -> Callable[..., RedactionSet]:
     remembered = lru_cache(make)
-    return lambda values: remembered(tuple(values))
+    return lambda *given: remembered(*map(tuple, given))
 
 
 def _vouched_once(check: Callable[..., LoadedPlugin]) -> Callable[..., LoadedPlugin]:
