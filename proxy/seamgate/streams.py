@@ -166,7 +166,8 @@ class TlsStream:
 
     State: `_wrapped` within the handshake, with `_turnstile`, which keeps what came meanwhile; `_records` after it;
     `_paused` by the protocol above; `_behind` while records wait, with `_unread` what came meanwhile; `_due` while a
-    later turn is asked for; `_ended` while an end waits.
+    later turn is asked for; `_ended` while an end waits; `_full` while the transport below has enough, and `_clogged`
+    while an answer of TLS itself waits in it, so that nothing is read below.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class TlsStream:
         self._paused = False
         self._lost = False
         self._behind = self._due = self._ended = False
+        self._full = self._clogged = False
 
     # -- as a protocol -----------------------------------------------------------------------------------------------
 
@@ -277,11 +279,17 @@ class TlsStream:
 
     def pause_writing(self) -> None:
         """The transport below has enough."""
+        self._full = True
         if self._established:
             self._above.pause_writing()
 
     def resume_writing(self) -> None:
         """The transport below takes more."""
+        self._full = False
+        if self._clogged:
+            self._clogged = False
+            if not (self._paused or self._behind):
+                self._resume_below()
         if self._established:
             self._above.resume_writing()
 
@@ -378,6 +386,9 @@ class TlsStream:
         plain, ended, self._behind, answer, error = opened
         if error is None:
             self._send(answer)
+            if answer and self._full:
+                self._clogged = True
+                self._stop_below()
         if self._behind:
             self._spend(most * RECORD)
             self._stop_below()
@@ -472,7 +483,7 @@ class TlsStream:
             self._below.pause_reading()
 
     def _resume_below(self) -> None:
-        if self._below is not None and not self._below.is_closing():
+        if self._below is not None and not self._clogged and not self._below.is_closing():
             self._below.resume_reading()
 
     def close(self) -> None:

@@ -30,10 +30,10 @@ class KeyChanger:
         _library.SSL_do_handshake(self._tls)
         return self._sent()
 
-    def change_keys(self, times: int) -> bytes:
-        """Change them so often, without a word between."""
+    def change_keys(self, times: int, *, asking: bool = False) -> bytes:
+        """Change them so often, without a word between; asking the server to change its own as well."""
         for _ in range(times):
-            if _library.SSL_key_update(self._tls, 0) != 1 or _library.SSL_do_handshake(self._tls) != 1:
+            if _library.SSL_key_update(self._tls, int(asking)) != 1 or _library.SSL_do_handshake(self._tls) != 1:
                 raise RuntimeError("OpenSSL does not change its keys")
         return self._sent()
 

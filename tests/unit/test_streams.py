@@ -333,9 +333,8 @@ async def test_records_that_are_tiny_are_read_in_turns(monkeypatch: pytest.Monke
     assert pair.server_above.received == b"x" * 10
 
 
-async def test_records_without_data_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes of keys, each some twenty microseconds of work, count as data does, and what follows them is read."""
-    monkeypatch.setattr(BUDGET, "records", 4)
+def _with_key_changer() -> tuple[TlsStream, Above, Wire, KeyChanger]:
+    """Return a server's stream after its handshake with a client that changes keys."""
     above, wire = Above(), Wire()
     server = TlsStream(above, choose=lambda _: server_context("api.test"), on_failure=lambda error: None)
     server.connection_made(wire)
@@ -345,6 +344,13 @@ async def test_records_without_data_are_read_in_turns(monkeypatch: pytest.Monkey
         server.data_received(sent)
         data, wire.written = wire.written, b""
         sent = client.handshake(data)
+    return server, above, wire, client
+
+
+async def test_records_without_data_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of keys, each some twenty microseconds of work, count as data does, and what follows them is read."""
+    monkeypatch.setattr(BUDGET, "records", 4)
+    server, above, wire, client = _with_key_changer()
     server.data_received(client.change_keys(10) + client.write(b"after"))
     seen = []
     while not above.received:
@@ -396,6 +402,27 @@ async def test_what_a_guest_sends_is_decrypted_in_its_turn() -> None:
     assert not pair.server_wire.reading
     await _until(lambda: pair.server_above.received)
     assert pair.server_above.received == b"up" and pair.server_wire.reading
+
+
+async def test_answers_of_tls_itself_do_not_pile_up() -> None:
+    """Who asks for other keys and reads nothing is not read either, until the answers have gone."""
+    server, above, wire, client = _with_key_changer()
+    reading = []
+    server.data_received(client.change_keys(1, asking=True))
+    reading.append(wire.reading)
+    answered = wire.written
+    server.pause_writing()
+    server.data_received(client.change_keys(1, asking=True))
+    reading.append(wire.reading)
+    server.pause_reading()
+    server.resume_reading()
+    reading.append(wire.reading)
+    server.resume_writing()
+    reading.append(wire.reading)
+    assert reading == [True, False, False, True]
+    assert len(wire.written) > len(answered)
+    server.data_received(client.write(b"after"))
+    assert above.received == b"after"
 
 
 async def test_who_does_not_read_is_told_of_no_end() -> None:
