@@ -73,6 +73,7 @@ COMPILED = (
     "seamgate/upstream/pool_queue.py",
     "seamgate/upstream/session.py",
     "seamgate/upstream/session2.py",
+    "seamgate/upstream/session2_stream.py",
     "seamgate/waiting.py",
     "seamgate/websocket_exchange.py",
     "seamgate/websocket_opening.py",

@@ -124,6 +124,8 @@ class Answer:
             bodiless=body == 0,
         )
         filters = self._filters
+        if filters is not None:
+            filters.share = self._guest.share
         if verdict.inspect or _ranges_are_off(supplies) or (filters is not None and filters.need_whole):
             check_not_partial(status, given)
         if filters is not None:
@@ -140,6 +142,11 @@ class Answer:
         else:
             self._waiting = []
         return None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the body is decoded, so that a piece may become many times as long."""
+        return self._filters is not None and self._filters.decodes
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""

@@ -24,8 +24,10 @@ from seamgate.errors import NotProcessed, Reason, SeamgateError, UpstreamError
 from seamgate.exchange_approach import NOTHING, Approach
 from seamgate.filters import join_request, looks_at, needs_whole, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Response, Step
+from seamgate.headers import any_named
 from seamgate.outgoing import asks_for_part, make_head
 from seamgate.protocol.heads import ResponseHead
+from seamgate.protocol.whole import BODY_CODINGS
 from seamgate.revocation import denial_of_unsent, judge_sent, revoked
 from seamgate.seam import NOT_PROCESSED, SESSION_CLOSED, IsBound, Seam
 from seamgate.sides import GuestSide
@@ -34,6 +36,9 @@ from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 HELD_BYTES: Final = 65536
 """How much of a body is held while the upstream is not ready; then the guest is not read any more."""
+HELD_CODED_BYTES: Final = 8192
+"""The same of one that has a coding: what is held is decoded in one go."""
+_CODINGS: Final = frozenset(BODY_CODINGS)
 MOST_SESSIONS_LOST: Final = 3
 """How many sessions may die under one request before anything of an answer came."""
 # A member of an enumeration costs a look-up in its class and its base classes each time, an imported name one in the
@@ -69,6 +74,16 @@ class Exchange(Approach):
         return self._stage == DONE
 
     @property
+    def decodes_request(self) -> bool:
+        """Whether pieces of the request's body are decoded as they come."""
+        return self._upload.filters is not None and self._upload.filters.decodes
+
+    @property
+    def decodes_answer(self) -> bool:
+        """Whether pieces of the answer's body are."""
+        return self._answer is not None and self._answer.decodes
+
+    @property
     def body_done(self) -> bool:
         """Whether the whole request was read from the guest."""
         return self._upload.done
@@ -90,8 +105,11 @@ class Exchange(Approach):
         if self._stage == GATHERING:
             if upload.held_bytes > self._seam.limits.judged_body_bytes:
                 self._judge_body(BodyState.OVERSIZE)
-        elif upload.held_bytes > HELD_BYTES:
+        elif upload.held_bytes > HELD_BYTES or (upload.held_bytes > HELD_CODED_BYTES and self._is_coded()):
             self._guest.pause_body()
+
+    def _is_coded(self) -> bool:
+        return any_named(self.request.headers, _CODINGS)
 
     def on_body_end(self, trailers: Headers) -> None:
         """The request is complete."""
@@ -128,6 +146,8 @@ class Exchange(Approach):
                 self._pipeline, request, self._facts.verdict, self._facts.steps, budget_s
             )
             self._upload.filters = filters
+            if filters is not None:
+                filters.share = self.share
             if filters is not None and filters.changed_head and not self._still_allowed(headers):
                 return
         verdict, self._upload.supplies = self._facts.verdict, self._facts.supplies

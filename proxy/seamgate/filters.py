@@ -8,6 +8,7 @@ does one slow call too many on behalf of the same guest (`seamgate.plugin_time`)
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from time import perf_counter_ns
 from typing import Final
 
@@ -20,6 +21,8 @@ from seamgate.plugin_time import SLOW_PART, Toll
 from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder
 from seamgate.protocol.pieces import SMALL_BYTES
 from seamgate.protocol.whole import check_coding, check_not_partial, message_coding
+from seamgate.protocol.work import DECODED_SHIFT
+from seamgate.turns import Share
 from seamgate.verdict import Verdict
 
 # A Final of the module is read at once; an imported name is looked up each time.
@@ -42,6 +45,7 @@ class Filters:
         names: of the plugins, in order.
         changed_head: whether the inspectors returned other headers than they got: those of a request are judged again.
         reframes: whether the body may get another length on its way.
+        share: of the guest in each turn, which what is decoded is counted to; None: to nobody's.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Filters:
         self._decoder = decoder
         self._budget_ns = int(budget_s * 1e9)
         self.names = tuple(plugin for plugin, _ in inspectors)
+        self.share: Share | None = None
         self.changed_head = False
         self.reframes = True
 
@@ -111,7 +116,31 @@ class Filters:
     def feed(self, data: bytes) -> bytes:
         """Pass a piece of the body through."""
         if self._decoder is not None:
-            data = self._decoder.feed(data)
+            return b"".join([self._through(step) for step in self._decoded(self._decoder, data)])
+        return self._through(data)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a content coding is taken off, so that a piece may become many times as long."""
+        return self._decoder is not None
+
+    def _decoded(self, decoder: Decoder, data: bytes) -> Iterator[bytes]:
+        """Yield what the data decodes to, step by step; count it to the guest's turn, and its time to the account."""
+        before, spent_ns = decoder.size_out_bytes, 0
+        start = _now_ns()
+        try:
+            for step in decoder.steps(data):
+                spent_ns += _now_ns() - start
+                yield step
+                start = _now_ns()
+        finally:
+            if self.share is not None:
+                self.share.spend((decoder.size_out_bytes - before) >> DECODED_SHIFT)
+        spent_ns += _now_ns() - start
+        if spent_ns > self._slow_ns and self._toll is not None:
+            self._toll.charge(spent_ns / 1e9, self._budget_s)
+
+    def _through(self, data: bytes) -> bytes:
         for plugin, inspector in self._inspectors:
             if data:
                 data = self._pass(plugin, inspector, data)
@@ -230,11 +259,23 @@ class Lookers(Filters):
 
     def feed(self, data: bytes) -> bytes:
         """Let the inspectors look at a piece; return what may go on of all that came."""
-        plain = data if self._coded is None else self._coded.feed(data)
-        self._seen_bytes += len(plain)
+        if self._coded is None:
+            self._seen_bytes += len(data)
+            self._came_bytes += len(data)
+            self._hold(data)
+            return self._let_go(len(self._through(data)))
+        passed_bytes = 0
+        for step in self._decoded(self._coded, data):
+            self._seen_bytes += len(step)
+            passed_bytes += len(self._through(step))
         self._came_bytes += len(data)
         self._hold(data)
-        return self._let_go(super().feed(plain))
+        return self._let_go(passed_bytes)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a content coding is taken off for those that look."""
+        return self._coded is not None
 
     def _hold(self, data: bytes) -> None:
         """Keep a piece as it came; small ones that wait for the same as one, see `protocol.pieces`."""
@@ -266,9 +307,9 @@ class Lookers(Filters):
         passed = b""
         if self._coded is not None and self._coded.holds and (plain := self._coded.flush()):
             self._seen_bytes += len(plain)
-            passed = super().feed(plain)
+            passed = self._through(plain)
         self._passed_bytes += len(passed)
-        return self._let_go(super().flush())
+        return self._let_go(len(super().flush()))
 
     def finish(self) -> bytes:
         """The body is complete: return the rest.
@@ -279,9 +320,9 @@ class Lookers(Filters):
         passed = b""
         if self._coded is not None and (rest := self._coded.finish()):
             self._seen_bytes += len(rest)
-            passed = super().feed(rest)
+            passed = self._through(rest)
         self._passed_bytes += len(passed)
-        out = self._let_go(super().finish())
+        out = self._let_go(len(super().finish()))
         if self._held:
             if self._passed_bytes != self._seen_bytes:
                 raise PluginError(f"an inspector of plugin {', '.join(self.names)} kept what it may only look at")
@@ -289,8 +330,8 @@ class Lookers(Filters):
             self._held = []
         return out
 
-    def _let_go(self, passed: bytes) -> bytes:
-        self._passed_bytes += len(passed)
+    def _let_go(self, passed_bytes: int) -> bytes:
+        self._passed_bytes += passed_bytes
         if self._passed_bytes > self._seen_bytes:
             raise PluginError(f"an inspector of plugin {', '.join(self.names)} added to what it may only look at")
         if self._coded is None:

@@ -86,8 +86,9 @@ class Share:
             left: what of it is left.
             go_on: called in a later turn, if there was not enough.
         """
+        behind = left <= 0 or self.left <= 0  # by what was read, or by what that became: decoded bodies
         self.spend(may - left)
-        if left > 0:
+        if not behind:
             return False
         self.wait(go_on)
         return True

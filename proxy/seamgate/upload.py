@@ -15,7 +15,7 @@ from seamgate.filters import Filters
 from seamgate.flow import BodyState, Supply
 from seamgate.headers import Headers, join_header
 from seamgate.outgoing import check_trailers
-from seamgate.protocol.coding import Caps, UndecodableError, open_decoder
+from seamgate.protocol.coding import MAX_REQUEST_RATIO, Caps, UndecodableError, open_decoder
 from seamgate.protocol.heads import CHUNKED
 from seamgate.protocol.pieces import hold_piece
 from seamgate.protocol.whole import message_coding
@@ -166,7 +166,7 @@ class Upload:
             SeamgateError: OVERLOADED, as in `hold`.
         """
         raw = b"".join(self.held)
-        decoder = open_decoder(content_encoding, caps=Caps(max_size_bytes=limit_bytes))
+        decoder = open_decoder(content_encoding, caps=Caps(MAX_REQUEST_RATIO, max_size_bytes=limit_bytes))
         plain = raw if decoder is None else decoder.feed(raw) + decoder.finish()
         self._take(len(plain))
         self._judged_bytes += len(plain)

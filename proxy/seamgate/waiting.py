@@ -14,7 +14,7 @@ from seamgate.errors import Reason, SeamgateError
 from seamgate.flow import Resolution, Supply
 from seamgate.tasks import spawn
 from seamgate.upstream.session import Session
-from seamgate.upstream.session2 import SessionStream
+from seamgate.upstream.session2_stream import SessionStream
 from seamgate.verdict import Verdict, denial_of, deny
 
 # What may be given at once; anything else that is not None is awaited. Structures last: to tell that something is none

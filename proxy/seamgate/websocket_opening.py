@@ -22,7 +22,8 @@ from seamgate.protocol.websocket_handshake import Offer, new_key, request_header
 from seamgate.seam import Seam
 from seamgate.sides import WebSocketGuest
 from seamgate.upstream.session import Session
-from seamgate.upstream.session2 import Http2Session, SessionStream
+from seamgate.upstream.session2 import Http2Session
+from seamgate.upstream.session2_stream import SessionStream
 from seamgate.verdict import deny
 
 

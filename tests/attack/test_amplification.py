@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import sys
 import tracemalloc
 import zlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import brotli
 import pytest
+import zstandard
 
 from seamgate.credentials.config import CredentialConfig, SourceConfig
 from seamgate.credentials.messages import placeholder_in, swap_in_text
@@ -20,9 +24,11 @@ from seamgate.protocol import http2_frames as wire
 from seamgate.protocol.http1_reader import RequestReader
 from seamgate.protocol.websocket import Deflate, FrameReader, Message
 from seamgate.protocol.work import HEAD, HEAD_SHIFT, MARKS_SHIFT, MESSAGE, MESSAGE_SHIFT
+from seamgate.turns import Share
 from support.http2 import Peer, get, server, tunnel
+from support.http2_upstream import H2Upstream
 from support.lab import ALLOW_ALL, Lab
-from support.upstream import HttpUpstream, echo
+from support.upstream import HttpUpstream, Talk, echo
 from support.websocket import ALLOW_SOCKETS, echoing, open_socket
 
 PORTS = ["1-65535"]
@@ -187,3 +193,98 @@ def test_a_message_counts_by_what_is_inspected_of_it(size: int) -> None:
     event = reader.next_event()
     assert isinstance(event, Message) and len(event.data) == size
     assert 10_000 - reader.left == MESSAGE + (size >> MESSAGE_SHIFT)
+
+
+LONG_AND_EVEN = bytes(8 << 20)
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "br": lambda data: brotli.compress(data, quality=3),
+    "zstd": lambda data: zstandard.ZstdCompressor().compress(data),
+}
+
+
+async def lengths(talk: Talk) -> None:
+    await talk.respond(200, b"%d" % len(await talk.body()))
+
+
+def sends(packed: bytes) -> Callable[[Any], Awaitable[None]]:
+    async def app(talk: Any) -> None:
+        await talk.respond(200, packed, [("content-encoding", "gzip")])
+
+    return app
+
+
+LINE = b'{"role": "user", "content": "%d", "more": "' + b"a" * 70 + b'"},\n'
+LONG = b"".join([LINE % number for number in range(100_000)])
+"""11 MB, of which gzip makes a thirtieth: not a bomb."""
+UNITS = 256
+MOST_BEYOND = 1400
+"""Units by which one piece may overdraw a share: 2 KiB become a MiB (the grace), in the worst case."""
+
+
+@pytest.fixture
+def lowest(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list with what was least left of any share, as it falls."""
+    found = [UNITS]
+    spend = Share.spend
+
+    def watched(share: Share, units: int) -> None:
+        spend(share, units)
+        found[0] = min(found[0], share.left)
+
+    monkeypatch.setattr(Share, "spend", watched)
+    return found
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_body_that_is_decoded_waits_for_turns(version: int, lowest: list[int]) -> None:
+    """What a request's body becomes is counted, piece by piece; once nothing is left the rest waits for a turn."""
+    packed = gzip.compress(LONG)
+    coded = (b"content-encoding", b"gzip")
+    async with Lab(HttpUpstream(lengths), rules=[ALLOW_ALL]) as lab:
+        if version == 1:
+            client = await lab.tunnel()
+            answer = await client.ask("POST", "/x", b": ".join(coded), body=packed)
+            assert answer.body == b"%d" % len(packed)
+        else:
+            guest = await tunnel(lab)
+            stream = await guest.begin("/x", coded, method="POST")
+            await guest.data(stream, packed, ended=True)
+            assert (await guest.answer(stream)).body == b"%d" % len(packed)
+        await lab.audited("POST /x allow allowed 200 complete")
+        assert -MOST_BEYOND < lowest[0] < 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_an_answer_that_is_decoded_waits_for_turns(version: int, lowest: list[int]) -> None:
+    """So does an upstream's answer, on its guest's share, however fast the upstream sends it."""
+    packed = gzip.compress(LONG)
+    server = HttpUpstream(sends(packed)) if version == 1 else H2Upstream(sends(packed))
+    async with Lab(server, rules=[ALLOW_ALL]) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("GET", "/x", b"accept-encoding: gzip")
+        assert answer.body == LONG
+        await lab.audited("GET /x allow allowed 200 complete")
+        assert -MOST_BEYOND < lowest[0] < 0
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_request_unpacks_less_than_an_answer(coding: str, version: int) -> None:
+    """A guest's body that becomes more than 50 times as long, beyond the first MiB, ends, whoever looks into it."""
+    packed = PACK[coding](LONG_AND_EVEN)
+    assert 50 < len(LONG_AND_EVEN) / len(packed)
+    coded = (b"content-encoding", coding.encode())
+    async with Lab(HttpUpstream(lengths), rules=[ALLOW_ALL]) as lab:
+        if version == 1:
+            client = await lab.tunnel()
+            await client.send(client.request("POST", "/x", b": ".join(coded), body=packed))
+            reason = (await client.answer("POST")).reason
+        else:
+            guest = await tunnel(lab)
+            stream = await guest.begin("/x", coded, method="POST")
+            await guest.data(stream, packed, ended=True)
+            reason = (await guest.answer(stream)).reason
+        assert reason == "body_undecodable"
+        (told,) = await lab.told()
+        assert "deny body_undecodable" in told

@@ -12,7 +12,7 @@ from seamgate.tasks import spawn
 from seamgate.upstream.pool import Lent, SessionPool
 from seamgate.upstream.pool_key import PoolConfig
 from seamgate.upstream.session import Session
-from seamgate.upstream.session2 import SessionStream
+from seamgate.upstream.session2_stream import SessionStream
 from support.sessions import HeldOpener
 
 TARGET = Target("https", "a.test", 443)

@@ -197,7 +197,7 @@ class Http1Guest(Http1Writer):
             if self._late is not None and not self._discarding:
                 late, self._late = self._late, None
                 self._begin(late)
-            while (reader.left > 0 or reader.ends_here) and self._step():
+            while (reader.ends_here or (reader.left > 0 and self._share.left > 0)) and self._step():
                 pass
             if self._exchange is not None:
                 self._exchange.flush_upstream()
@@ -211,8 +211,9 @@ class Http1Guest(Http1Writer):
         finally:
             self._pumping = False
         share = self._share  # of the guest, where the head has said who it is
+        behind = reader.left <= 0 or share.left <= 0 or self._late is not None
         share.spend(may - reader.left)
-        if not self._discarding and (reader.left <= 0 or self._late is not None):
+        if behind and not self._discarding:
             share.wait(self._read_on)
             self._behind = True
             self._pause_reading()

@@ -3,12 +3,14 @@
 Made by `entry.http2_guest` for each request; called by it with what came, and by the exchange with what goes back.
 Decides nothing and reads no frames: windows and states are `protocol.http2`'s.
 
-State: `paused` while the upstream takes no more, then what came waits in `held`; `websocket` once the stream is the
-connection of one (RFC 8441); `close_at` once it is only waited for the guest to end it.
+State: `paused` while the upstream takes no more, `_behind` while a body that is decoded waits for a turn of the
+guest's; then what came waits in `held`; `websocket` once the stream is the connection of one (RFC 8441); `close_at`
+once it is only waited for the guest to end it.
 """
 
 from __future__ import annotations
 
+import functools
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from seamgate.exchange import Exchange
 from seamgate.flow import Headers
 from seamgate.grpc import grpc_denial, is_grpc
 from seamgate.holding import Holding
+from seamgate.protocol.coding import CODED_PIECE_BYTES
 from seamgate.protocol.heads import RequestHead
 from seamgate.protocol.http2_events import StreamData, StreamEnd, StreamEvent, hold_event, join_data
 from seamgate.protocol.http2_fields import response_fields
@@ -35,8 +38,8 @@ class Http2Stream(WebSocketGuest):
     """One stream: the guest's side of one exchange."""
 
     __slots__ = (
-        "_held_bytes", "_holding", "_queued_bytes", "active_at", "close_at", "connection", "exchange", "full_at",
-        "head", "held", "lasting", "number", "paused", "websocket",
+        "_behind", "_held_bytes", "_holding", "_queued_bytes", "active_at", "close_at", "connection", "exchange",
+        "full_at", "head", "held", "lasting", "number", "paused", "websocket",
     )  # fmt: skip
 
     def __init__(self, connection: Http2Guest, number: int, head: RequestHead | None) -> None:
@@ -52,6 +55,7 @@ class Http2Stream(WebSocketGuest):
         self.active_at = monotonic()
         self.full_at = 0.0
         self._holding: Holding | None = None
+        self._behind = False
         self._held_bytes = self._queued_bytes = 0
 
     def __repr__(self) -> str:
@@ -62,7 +66,7 @@ class Http2Stream(WebSocketGuest):
     def on_event(self, event: StreamEvent) -> None:
         """A piece of the request, or its end; held back while the upstream takes no more."""
         self.active_at = monotonic()
-        if self.paused:
+        if self.paused or self._behind:
             self._hold(event)
         else:
             self._deliver(event)
@@ -111,11 +115,42 @@ class Http2Stream(WebSocketGuest):
             return
         if isinstance(event, StreamData):
             data = event.data
+            if exchange.decodes_request:
+                self._deliver_coded(exchange, data)
+                return
             exchange.guarded(lambda: exchange.on_body(data))
             self.connection.core.consumed(self.number, len(data))
         elif isinstance(event, StreamEnd) and not exchange.body_done:
             trailers = event.trailers
             exchange.guarded(lambda: exchange.on_body_end(trailers))
+
+    def _deliver_coded(self, exchange: Exchange, data: bytes) -> None:
+        """A piece that is decoded: little by little, as long as the guest's turn lasts; the rest in a later one."""
+        core, share, place = self.connection.core, self.connection.share, 0
+        while place < len(data) and self.exchange is exchange:
+            if share.left <= 0 or self._is_paused():
+                self.held.insert(0, StreamData(self.number, data[place:]))
+                self._held_bytes += len(data) - place
+                exchange.guarded(self._count)
+                if share.left <= 0:
+                    self._behind = True
+                    share.wait(self._go_on)
+                return
+            piece = data[place : place + CODED_PIECE_BYTES]
+            place += len(piece)
+            exchange.guarded(functools.partial(exchange.on_body, piece))
+            core.consumed(self.number, len(piece))
+        core.consumed(self.number, len(data) - place)
+
+    def _go_on(self) -> None:
+        """A later turn: go on with what waits."""
+        self._behind = False
+        if not self.paused:
+            self._release()
+
+    def _is_paused(self) -> bool:
+        """A call, since compiled code takes what it once saw unset for unset."""
+        return self.paused
 
     # -- the guest's side of an exchange -----------------------------------------------------------------------------
 
@@ -194,9 +229,13 @@ class Http2Stream(WebSocketGuest):
         if not self.paused:
             return
         self.paused = False
+        if not self._behind:
+            self._release()
+
+    def _release(self) -> None:
         if len(self.held) > 1:
             self.held = join_data(self.held)
-        while self.held and not self.paused:
+        while self.held and not (self.paused or self._behind):
             event = self.held.pop(0)
             if isinstance(event, StreamData):
                 self._held_bytes -= len(event.data)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 import brotli
 import msgspec
@@ -37,8 +37,10 @@ GRACE_BYTES = 1 << 20
 """Output that is always allowed, so that a small but very regular body is no bomb."""
 ZSTD_WINDOW_BYTES = 8 << 20
 """What a receiver of the content coding must support, and need not exceed. Source: RFC 9659 3."""
-_STEP_BYTES = 256 * 1024
+_STEP_BYTES = 64 * 1024
 """Output taken from a library at a time."""
+CODED_PIECE_BYTES: Final = 2048
+"""Of a body that is decoded, read at a time: then its reader asks whether its guest's turn lasts."""
 _ZSTD_PIECE_BYTES = 512
 """Input given to zstd at a time, as it has no output limit: 128 blocks of 128 KiB each (RFC 8878 3.1.1.2) at worst."""
 _END_OF_GZIP_MEMBER = 16 + zlib.MAX_WBITS
@@ -125,8 +127,16 @@ class Decoder:
         Raises:
             UndecodableError: it is broken, has bytes after its end, or is a bomb.
         """
+        return b"".join(self.steps(data))
+
+    def steps(self, data: bytes) -> Iterator[bytes]:
+        """Yield the same in bounded pieces, so that nobody has to hold all that a piece becomes.
+
+        Raises:
+            UndecodableError: as in `feed`.
+        """
         self.size_in_bytes += len(data)
-        return self._collect(self._through(data, 0)) if data else b""
+        return self._checked(self._through(data, 0)) if data else iter(())
 
     def watch(self, make: Callable[[], _Watcher]) -> None:
         """Have the body looked at before each coding is taken off: names, comments and the like are in no content."""
@@ -181,14 +191,16 @@ class Decoder:
                     yield from self._through(piece, level + 1)
 
     def _collect(self, pieces: Iterator[bytes]) -> bytes:
+        return b"".join(self._checked(pieces))
+
+    def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         if self._failed:
             raise UndecodableError("the body was found undecodable before", reason=self._reason)
-        out: list[bytes] = []
         try:
             for piece in pieces:
                 self.size_out_bytes += len(piece)
                 self._check_caps()
-                out.append(piece)
+                yield piece
         except UndecodableError as error:
             self._failed = True
             error.reason = self._reason
@@ -196,7 +208,6 @@ class Decoder:
         except (zlib.error, brotli.error, zstandard.ZstdError) as error:
             self._failed = True
             raise UndecodableError("the body is not what its Content-Encoding says", reason=self._reason) from error
-        return out[0] if len(out) == 1 else b"".join(out)
 
     def _check_caps(self) -> None:
         caps = self._caps
@@ -219,15 +230,17 @@ def open_decoder(
         content_encoding: the field value; several fields joined by ", " in their order; None if there is none.
         message_encoding: what `seamgate.protocol.whole.message_coding` says; None: the body is no row of messages. One
             that is not known is an error at the first message that is compressed.
-        caps: None: the defaults.
+        caps: None: the defaults, which are lower for what guests send.
         reason: what an error carries: RESPONSE_UNDECODABLE or BODY_UNDECODABLE.
 
     Raises:
         UndecodableError: a coding is unknown, or there are too many.
     """
+    if caps is None:
+        caps = Caps(MAX_REQUEST_RATIO) if reason is Reason.BODY_UNDECODABLE else Caps()
     messages: list[_Layer] = [] if message_encoding is None else [_Messages(message_encoding)]
     if content_encoding is None:
-        return Decoder(messages, caps or Caps(), reason) if messages else None
+        return Decoder(messages, caps, reason) if messages else None
     names = [name.strip(b" \t").lower() for name in content_encoding.split(b",")]
     wanted = [name for name in names if name not in (b"", b"identity")]
     if not wanted and not messages:
@@ -238,7 +251,7 @@ def open_decoder(
     if unknown:
         shown = unknown[0][:40].decode("ascii", "replace")
         raise UndecodableError(f"the content coding {shown!r} is not known", reason=reason)
-    return Decoder([*[_LAYERS[name]() for name in reversed(wanted)], *messages], caps or Caps(), reason)
+    return Decoder([*[_LAYERS[name]() for name in reversed(wanted)], *messages], caps, reason)
 
 
 def narrow_accept_encoding(value: bytes | None) -> bytes:

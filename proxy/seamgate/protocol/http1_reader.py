@@ -15,14 +15,18 @@ import re
 from typing import Final
 
 from seamgate.errors import GuestProtocolError, ProtocolError, Reason, UpstreamProtocolError
+from seamgate.headers import any_named
+from seamgate.protocol.coding import CODED_PIECE_BYTES
 from seamgate.protocol.heads import CHUNKED, UNTIL_CLOSE, RequestHead, ResponseHead, Trailers
 from seamgate.protocol.http1 import parse_request_head, parse_response_head, parse_trailers
+from seamgate.protocol.whole import BODY_CODINGS
 from seamgate.protocol.work import CHUNK, HEAD, HEAD_SHIFT, SHIFT, UNBOUNDED, long_head_units
 
 MAX_HEAD_BYTES: Final = 65536
 """A whole head. nginx allows 4 x 8 KiB, Apache 8 KiB a line, Node 16 KiB; agents with long cookies need more."""
 MAX_TRAILER_BYTES: Final = 16384
 _MAX_CHUNK_LINE: Final = 300
+_CODINGS: Final = frozenset(BODY_CODINGS)
 # At most 15 hex digits, so that a size always fits; extensions (RFC 9112 7.1.1) are read over, never passed on.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\Z")
 
@@ -58,6 +62,7 @@ class MessageReader:
     Attributes:
         left: units of work (`protocol.work`) until nothing more should be asked for. Counted down by each event, to
             below 0 by a large one; the chunks of one event end with it.
+        piece_bytes: the largest piece of a body that is given out, by a chunk.
     """
 
     def __init__(self, error: type[ProtocolError]) -> None:
@@ -67,6 +72,7 @@ class MessageReader:
         self._scanned = 0
         self._left = 0
         self.left = UNBOUNDED
+        self.piece_bytes = UNBOUNDED
         self._state: int = _HEAD
 
     def __repr__(self) -> str:
@@ -198,21 +204,26 @@ class MessageReader:
         available = len(self._buffer) - self._position
         if available == 0:
             return NEED_DATA
-        self.left -= CHUNK + (min(available, self._left) >> SHIFT)
-        if available <= self._left:
+        size = min(self._left, self.piece_bytes)
+        self.left -= CHUNK + (min(available, size) >> SHIFT)
+        if available <= size:
             self._left -= available
             return self.take_rest() if self._position else self._take_all()
-        data = self._buffer[self._position : self._position + self._left]
-        self._position += self._left
-        self._left = 0
+        data = self._buffer[self._position : self._position + size]
+        self._position += size
+        self._left -= size
         return data
 
     def _read_until_close(self) -> Event:
-        rest = self.take_rest()
-        if not rest:
+        available = len(self._buffer) - self._position
+        if not available:
             return NEED_DATA  # which costs nothing: a turn for it would never end
-        self.left -= CHUNK + (len(rest) >> SHIFT)
-        return rest
+        self.left -= CHUNK + (min(available, self.piece_bytes) >> SHIFT)
+        if available <= self.piece_bytes:
+            return self.take_rest()
+        data = self._buffer[self._position : self._position + self.piece_bytes]
+        self._position += self.piece_bytes
+        return data
 
     def _take_all(self) -> bytes:
         data = self._buffer
@@ -222,10 +233,14 @@ class MessageReader:
     def _read_chunked(self) -> Event:
         """Give out the chunk data that is here as one piece; the loop is bounded by the buffer, and by `left`."""
         pieces: list[bytes] = []
+        given = 0
         while True:
             state = self._state
             if state == _CHUNK_DATA:
                 if not self._chunk_data(pieces):
+                    break
+                given += len(pieces[-1])
+                if given >= self.piece_bytes:
                     break
             elif state == _CHUNK_LINE:
                 if not self._chunk_line():
@@ -257,7 +272,7 @@ class MessageReader:
         return self._left > 0
 
     def _chunk_data(self, pieces: list[bytes]) -> bool:
-        data = self._buffer[self._position : self._position + self._left]
+        data = self._buffer[self._position : self._position + min(self._left, self.piece_bytes)]
         if not data:
             return False
         pieces.append(data)
@@ -310,6 +325,8 @@ class RequestReader(MessageReader):
 
     def _parse(self, head: bytes) -> RequestHead:
         parsed = parse_request_head(head)
+        coded = parsed.body != 0 and any_named(parsed.headers, _CODINGS)
+        self.piece_bytes = CODED_PIECE_BYTES if coded else UNBOUNDED
         self._begin_body(parsed.body)
         return parsed
 
@@ -331,6 +348,7 @@ class ResponseReader(MessageReader):
         return Reason.UPSTREAM_CLOSED
 
     def _parse(self, head: bytes) -> ResponseHead:
+        self.piece_bytes = UNBOUNDED  # whoever decodes it says so when there is a head
         parsed = parse_response_head(head, self._method)
         if parsed.status >= 200:
             self._begin_body(parsed.body)

@@ -43,6 +43,8 @@ SHIFT: Final = 12
 """Bytes cost as well: a unit for each 4 KiB (1 << 12)."""
 MESSAGE_SHIFT: Final = 10
 """A whole message of a WebSocket is inspected in one go: a unit for each KiB of it, inflated."""
+DECODED_SHIFT: Final = 10
+"""What a body decodes to is searched as it comes: a unit for each KiB."""
 HEAD_SHIFT: Final = 10
 """Bytes of heads are looked at one by one: a unit for each KiB."""
 MARKS_SHIFT: Final = 2

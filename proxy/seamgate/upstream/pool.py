@@ -21,7 +21,8 @@ from seamgate.tasks import spawn
 from seamgate.upstream.pool_key import PoolConfig, PoolKey
 from seamgate.upstream.pool_queue import Claim, FairQueue, Shares, Waiter
 from seamgate.upstream.session import Session
-from seamgate.upstream.session2 import MOST_STREAMS, Http2Session, SessionStream
+from seamgate.upstream.session2 import MOST_STREAMS, Http2Session
+from seamgate.upstream.session2_stream import SessionStream
 from seamgate.upstream.tls import TlsProfile
 
 _monotonic: Final = monotonic  # a Final of the module is read at once; an imported name is looked up each time

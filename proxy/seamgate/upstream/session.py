@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from seamgate.errors import Reason, SeamgateError, TlsFailed, UpstreamError
 from seamgate.flow import Headers, Request
+from seamgate.protocol.coding import CODED_PIECE_BYTES
 from seamgate.protocol.heads import CHUNKED, ResponseHead, Trailers
 from seamgate.protocol.http1 import write_chunk, write_last_chunk, write_request_head
 from seamgate.protocol.http1_reader import NEED_DATA, ResponseReader
@@ -231,7 +232,7 @@ class Session(UpstreamSide):
         """Hand the events that are here to the exchange, until it is over or its guest's turn is."""
         share, reader = exchange.share, self._reader
         may = reader.left = share.allowance
-        self._hand_over(exchange)
+        self._hand_over(exchange, share)
         if self.exchange is None:
             share.spend(may - reader.left)
         elif share.settle(may, reader.left, self._read_on):
@@ -239,9 +240,9 @@ class Session(UpstreamSide):
             if self.transport is not None and not self.transport.is_closing():
                 self.transport.pause_reading()
 
-    def _hand_over(self, exchange: Exchange) -> None:
+    def _hand_over(self, exchange: Exchange, share: Share) -> None:
         reader = self._reader
-        while (reader.left > 0 or reader.ends_here) and self.exchange is exchange:
+        while (reader.ends_here or (reader.left > 0 and share.left > 0)) and self.exchange is exchange:
             event = reader.next_event()
             if type(event) is bytes:
                 exchange.on_data(event)
@@ -259,6 +260,8 @@ class Session(UpstreamSide):
                     self._responding = True
                     self._keep_alive = event.keep_alive and not event.connection_bound
                     exchange.on_head(event)
+                    if exchange.decodes_answer:
+                        reader.piece_bytes = CODED_PIECE_BYTES
             elif type(event) is _Trailers:
                 exchange.on_end(event.headers)
 

@@ -25,10 +25,8 @@ from seamgate.errors import (
     UpstreamProtocolError,
     UpstreamTimeout,
 )
-from seamgate.flow import Headers, Request
-from seamgate.grpc import is_grpc
-from seamgate.holding import Holding
-from seamgate.protocol.heads import CHUNKED, ResponseHead
+from seamgate.protocol.coding import CODED_PIECE_BYTES
+from seamgate.protocol.heads import ResponseHead
 from seamgate.protocol.http2 import Http2Connection
 from seamgate.protocol.http2_events import (
     ConnectionBroken,
@@ -43,13 +41,11 @@ from seamgate.protocol.http2_events import (
     StreamReset,
     join_data,
 )
-from seamgate.protocol.http2_fields import request_fields
 from seamgate.protocol.http2_frames import CANCEL, NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM
-from seamgate.sides import UpstreamSide
 from seamgate.streams import Transport
 from seamgate.turns import Share
 from seamgate.upload import HeldBytes
-from seamgate.upstream.pool_queue import Claim
+from seamgate.upstream.session2_stream import SessionStream
 from seamgate.upstream.tls import describe_tls_error
 
 if TYPE_CHECKING:
@@ -70,163 +66,6 @@ two within five minutes for a flood, and ends the session."""
 LINGER_S: Final = 2.0
 """How long an upstream may take to end a WebSocket's stream."""
 _numbers = itertools.count(1)
-
-
-class SessionStream(UpstreamSide):
-    """A stream as it is lent to one exchange. State: `number` is 0 until the request is sent.
-
-    `active_at` is what its time runs from: the last that was sent, and, once the final head is here (`responding`), the
-    last that came. 1xx responses gain an upstream no time.
-    """
-
-    __slots__ = (
-        "_holding", "active_at", "claim", "exchange", "full", "held", "number", "over", "reading_paused", "responding",
-        "session",
-    )  # fmt: skip
-
-    def __init__(self, session: Http2Session, *, reused: bool) -> None:
-        self.session = session
-        self.id = session.id
-        self.address = session.address
-        self.reused = self.waited = reused
-        self.answered = self.responding = False
-        self.number = 0
-        self.exchange: Exchange | None = None
-        self.active_at = monotonic()
-        self.reading_paused = False
-        self.full = False
-        self.over = False
-        self.held: list[StreamEvent] = []
-        self._holding: Holding | None = None
-        self.claim: Claim | None = None
-
-    def __repr__(self) -> str:
-        return f"<SessionStream {self.id}/{self.number} {self.address}>"
-
-    @property
-    def connects(self) -> bool:
-        """Whether a WebSocket may be opened on it."""
-        return self.session.connects is True
-
-    @property
-    def usable(self) -> bool:
-        """Whether a request may be sent on it: the upstream may have changed its mind about how many."""
-        return not self.over and self.session.takes_another
-
-    # -- what an exchange does with it -------------------------------------------------------------------------------
-
-    def send_head(self, exchange: Exchange, request: Request, headers: Headers, query: str | None, body: int) -> None:
-        """Begin a request: written from the model, never relayed."""
-        self.exchange = exchange
-        self.active_at = monotonic()
-        target = request.path if query is None else f"{request.path}?{query}"
-        method = "CONNECT" if request.upgrade else request.method  # RFC 8441 4
-        fields = request_fields(
-            method,
-            request.target.scheme,
-            request.target.authority,
-            target,
-            headers,
-            CHUNKED if request.upgrade else body,
-            trailers=is_grpc(request.headers),
-            protocol=request.upgrade,
-        )
-        self.number = self.session.begin(self, method)
-        self.session.core.send_fields(self.number, fields, ended=body == 0 and not request.upgrade)
-
-    def send_data(self, data: bytes) -> None:
-        """Send a piece of the body, as far as the upstream's windows permit; queue the rest."""
-        core = self.session.core
-        core.send_data(self.number, data)
-        if not self.full and core.is_full(self.number):
-            self.full = True
-            if self.exchange is not None:
-                self.exchange.upstream_writable(False)
-
-    def send_end(self, trailers: Headers) -> None:
-        """End the request."""
-        self.session.core.send_end(self.number, trailers)
-
-    def flush(self) -> None:
-        """Send what was queued, together with what other exchanges queue in this turn."""
-        self.active_at = monotonic()
-        self.session.flush_soon()
-
-    def pause_reading(self) -> None:
-        """The guest has enough: this stream's window stays closed."""
-        self.reading_paused = True
-
-    def resume_reading(self) -> None:
-        """The guest takes more."""
-        if not self.reading_paused:
-            return
-        self.reading_paused = False
-        self.active_at = monotonic()
-        if self.held:
-            self.session.deliver(self, [])
-            self.session.flush_soon()  # the windows that this opened
-
-    def release(self, *, reusable: bool) -> None:
-        """The exchange is done with it; a stream that is not over is given up."""
-        if self._end():
-            self.session.returned(self)
-
-    def leave(self) -> None:
-        """The WebSocket that it carried is over: what is queued still goes out, and the upstream may end the stream."""
-        if self._end():
-            self.session.left(self)
-
-    @property
-    def counts(self) -> bool:
-        """Whether anything of it is, or was, counted."""
-        return self._holding is not None
-
-    def _end(self) -> bool:
-        if self.over:
-            return False
-        self.over = True
-        self.exchange = None
-        self.held = []
-        if self._holding is not None:
-            self._holding.close()
-        if self.claim is not None:
-            self.claim.end()
-        return True
-
-    def count_held(self) -> None:
-        """Count what waits for a guest that has enough.
-
-        Raises:
-            SeamgateError: it is more than may be in memory.
-        """
-        budget, exchange = self.session.budget, self.exchange
-        if budget is None or exchange is None:
-            return
-        if self._holding is None:
-            self._holding = Holding(budget, exchange.request.guest.id)
-        self._holding.say(sum([len(event.data) for event in self.held if isinstance(event, StreamData)]))
-
-    # -- from the session --------------------------------------------------------------------------------------------
-
-    def drained(self) -> None:
-        """The upstream took most of what was queued."""
-        self.full = False
-        if self.exchange is not None:
-            self.exchange.upstream_writable(True)
-
-    def lost(self, error: SeamgateError) -> None:
-        """The stream ended before the response did."""
-        exchange = self.exchange
-        if any(isinstance(event, StreamEnd) or (isinstance(event, StreamHead) and event.ended) for event in self.held):
-            return  # the answer is whole, only its guest has not read it yet
-        self.held = []
-        if exchange is not None:
-            exchange.on_session_lost(error)
-
-    def refused(self, error: SeamgateError) -> None:
-        """The exchange can't take what came: it ends, though the rest of the answer is here."""
-        self.held = []
-        self.lost(error)
 
 
 class Http2Session:
@@ -446,13 +285,13 @@ class Http2Session:
         if len(stream.held) > 1:
             stream.held = join_data(stream.held)
         try:
-            while stream.held and not stream.reading_paused:
+            while stream.held and not (stream.reading_paused or stream.behind):
                 self._hand_over(stream, exchange, stream.held.pop(0))
                 if stream.exchange is not exchange:
                     return
             if stream.responding:
                 stream.active_at = self._told_at = self._heard_at
-            if stream.reading_paused or stream.counts:
+            if stream.reading_paused or stream.behind or stream.counts:
                 stream.count_held()
             exchange.on_flush()
         except SeamgateError as error:
@@ -461,8 +300,27 @@ class Http2Session:
             stream.refused(SeamgateError("a fault of the gateway"))
             asyncio.get_running_loop().call_exception_handler({"message": "session failed", "exception": error})
 
+    def _hand_over_coded(self, stream: SessionStream, exchange: Exchange, data: bytes) -> None:
+        """A piece that is decoded: little by little, as long as the guest's turn lasts; the rest in a later one."""
+        share, place = exchange.share, 0
+        while place < len(data) and stream.exchange is exchange:
+            if share.left <= 0 or stream.is_paused():
+                stream.held.insert(0, StreamData(stream.number, data[place:]))
+                if share.left <= 0:
+                    stream.behind = True
+                    share.wait(stream.go_on)
+                return
+            piece = data[place : place + CODED_PIECE_BYTES]
+            place += len(piece)
+            exchange.on_data(piece)
+            self.core.consumed(stream.number, len(piece))
+        self.core.consumed(stream.number, len(data) - place)
+
     def _hand_over(self, stream: SessionStream, exchange: Exchange, event: StreamEvent) -> None:
         if isinstance(event, StreamData):
+            if exchange.decodes_answer:
+                self._hand_over_coded(stream, exchange, event.data)
+                return
             exchange.on_data(event.data)
             self.core.consumed(stream.number, len(event.data))
         elif isinstance(event, StreamEnd):

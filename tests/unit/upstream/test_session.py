@@ -25,6 +25,7 @@ class Exchange:
         self.session = session
         self.told: list[Any] = []
         self.share = Share()
+        self.decodes_answer = False
 
     def on_informational(self, head: Any) -> None:
         self.told.append(head.status)
