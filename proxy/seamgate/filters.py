@@ -251,6 +251,7 @@ class Lookers(Filters):
                 of_coded = getattr(inspector, "of_coded", None)
                 if of_coded is not None:
                     decoder.watch(of_coded)
+        self._watches = decoder is not None and bool(decoder.watched)
         self._held: list[_Piece] = []
         self._came_bytes = 0
         self._seen_bytes = 0
@@ -278,14 +279,19 @@ class Lookers(Filters):
         return self._coded is not None
 
     def _hold(self, data: bytes) -> None:
-        """Keep a piece as it came; small ones that wait for the same as one, see `protocol.pieces`."""
+        """Keep a piece as it came; small ones that wait for the same as one, see `protocol.pieces`.
+
+        It waits for the first who looks at coded bytes; without any, for those who look at what it was decoded to.
+        """
+        by_content = self._coded is not None and not self._watches
+        mark = self._seen_bytes if by_content else self._came_bytes
         if self._held and len(data) < SMALL_BYTES:
             last = self._held[-1]
-            if len(last.data) < SMALL_BYTES and last.level == 0 and last.mark <= self._came_bytes:
+            if len(last.data) < SMALL_BYTES and last.level == 0 and (not by_content or last.mark == mark):
                 last.data += data
-                last.mark = self._came_bytes
+                last.mark = mark
                 return
-        self._held.append(_Piece(data, self._came_bytes))
+        self._held.append(_Piece(data, mark))
 
     def _advance(self, coded: Decoder) -> int:
         """See how far those who look at coded bytes have passed what waits; return how many they are.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import zlib
 
 import pytest
 
@@ -202,3 +203,41 @@ def test_who_only_looks_can_neither_add_nor_keep(holder: Holder) -> None:
     with pytest.raises(PluginError, match="may only look at"):
         lookers.feed(b"x" * 10)
         lookers.finish()
+
+
+class Passes:
+    """Only looks, and passes the first bytes of what it sees until its end."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = b""
+        self._passed = 0
+
+    def head(self, headers: Headers) -> Headers:
+        return headers
+
+    def feed(self, data: bytes) -> bytes:
+        self._held += data
+        passed = self._held[: self._most - self._passed]
+        self._passed += len(passed)
+        self._held = self._held[len(passed) :]
+        return passed
+
+    def flush(self) -> bytes:
+        return b""
+
+    def finish(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+
+@pytest.mark.parametrize("size", [1, 100, 1500])
+def test_a_coded_piece_waits_for_all_that_it_becomes(size: int) -> None:
+    """Also where nobody looks at the coded bytes: what has left never decodes to more than what was passed."""
+    chance = random.Random(1)
+    plain = b"".join([b"%d aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" % chance.randrange(10**9) for _ in range(2000)])
+    packed = gzip.compress(plain)
+    lookers = Lookers([("one", Passes(1000))], open_decoder(b"gzip"), 1.0)
+    left = b"".join([lookers.feed(packed[at : at + size]) for at in range(0, len(packed), size)])
+    assert len(zlib.decompressobj(31).decompress(left)) <= 1000
+    assert left + lookers.finish() == packed
