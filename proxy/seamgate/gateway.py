@@ -383,7 +383,7 @@ class Gateway:
         return msgspec.structs.replace(prepared, authorities=authorities)
 
     def _refuse_if_stopping(self) -> None:
-        if self.seam.draining:
+        if self.seam.draining or self.seam.retiring:
             raise SeamgateError("the gateway is stopping", reason=Reason.SHUTTING_DOWN)
 
     def prepare(self, config: Config, generation: int) -> Prepared:
@@ -473,10 +473,16 @@ class Gateway:
     # -- stop --------------------------------------------------------------------------------------------------------
 
     async def retire(self, *, grace_s: float = 10.0) -> None:
-        """Stop in favour of a successor that has the listeners: who asks now is answered, and told to come again."""
+        """Stop in favour of a successor that has the listeners: who asks now is answered, and told to come again.
+
+        Nobody is told that the gateway is stopping before the grace is over: there is one that goes on.
+        """
+        self.seam.retiring = True
         self._stop_listening()
         await see_off(self.connections)
-        await self.stop(grace_s=grace_s)
+        await let_finish(self.seam, self.connections, grace_s)
+        self.seam.draining = True
+        await self._end()
 
     def _stop_listening(self) -> None:
         self.listeners.stop_listening()
@@ -488,6 +494,10 @@ class Gateway:
         self.seam.draining = True
         self._stop_listening()
         await let_finish(self.seam, self.connections, grace_s)
+        await self._end()
+
+    async def _end(self) -> None:
+        """Close what is left."""
         if self.guest_pool is not None:
             await self.guest_pool.close()
         self.listeners.close()

@@ -108,6 +108,8 @@ class Seam:
         shares: of each guest in what one turn of the loop does.
         begin_later: where the journal is another process's (`seamgate.workers`): writes ahead, and calls each `GoOn`
             when that is acknowledged. None: the journal's `begin_all` does it at once.
+        draining: whether the gateway stops: what is asked now is refused.
+        retiring: whether it does so for a successor: what is asked on connections that it took is still answered.
         under_way: the exchanges that have begun and not ended.
         tunnels: those that are open.
         connector: opens what no pool shares: sessions that become WebSockets, streams that pass unread.
@@ -145,7 +147,7 @@ class Seam:
         self.clock = clock
         self.guest_alpn: tuple[str, ...] = ("h2", "http/1.1")
         self.connector: Connector | None = None
-        self.draining = False
+        self.draining = self.retiring = False
         self.held = HeldBytes(limits.held_bytes)
         self.shares = Shares()
         self.requests_total = 0

@@ -100,6 +100,11 @@ class GuestConnection(Protocol):
     whose: str | None
     """The guest whose connection it is, by name; None where nobody has said it yet, or the tunnel that it is in has."""
 
+    @property
+    def awaited(self) -> bool:
+        """Whether its first request is still to come, or one that came waits for its guest's turn."""
+        ...
+
     def check_deadline(self, now: float) -> None:
         """End what is silent for longer than its present state allows."""
 

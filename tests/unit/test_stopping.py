@@ -24,7 +24,7 @@ class Late:
 
 async def test_who_was_taken_just_before_is_seen_off_too() -> None:
     """A listener that is closed has handed over what it accepted in the same turn: a turn later it is a connection."""
-    connections: Any = SimpleNamespace(all=set())
+    connections: Any = SimpleNamespace(all=set(), awaited=False)
     late = Late(connections)
     asyncio.get_running_loop().call_soon(connections.all.add, late)
     await see_off(connections)

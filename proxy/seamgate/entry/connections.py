@@ -34,7 +34,8 @@ class SharedCount(Protocol):
 class Connections:
     """See the module.
 
-    State: `strangers` are those, the oldest first, on which nobody has shown yet who it is.
+    State: `strangers` are those, the oldest first, on which nobody has shown yet who it is; `handshakes` and `opening`
+    (SOCKS, or a first byte that is awaited) are in no other table.
 
     Attributes:
         most: the limit of connections; those of other workers count as well.
@@ -50,6 +51,7 @@ class Connections:
         self.all: set[GuestConnection] = set()
         self.strangers: dict[GuestConnection, None] = {}
         self.handshakes: dict[TlsStream, float] = {}
+        self.opening: set[object] = set()
         self.refused_total = 0
         self.all_open: SharedCount | None = None
         self.all_strangers: SharedCount | None = None
@@ -155,6 +157,16 @@ class Connections:
         for connection in list(self.all):
             if connection.transport is not None:
                 connection.transport.abort()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether one was taken of which the first request is still to come, or one that came is to be begun."""
+        return bool(self.handshakes or self.opening) or self.asked
+
+    @property
+    def asked(self) -> bool:
+        """The same, of those alone that carry requests."""
+        return any(each.awaited for each in self.all)
 
     @property
     def flushing(self) -> bool:

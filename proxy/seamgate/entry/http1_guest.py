@@ -63,6 +63,7 @@ class Http1Guest(Http1Writer):
         self, seam: Seam, binding: Binding, connections: Connections, on_connect: OnConnect | None = None
     ) -> None:
         super().__init__()
+        self._keep_alive = not seam.retiring
         self.seam = seam
         self.binding = binding
         self.connections = connections
@@ -100,6 +101,11 @@ class Http1Guest(Http1Writer):
     def idle(self) -> bool:
         """Whether no request is under way."""
         return self._exchange is None and self._reader.between_messages
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its first request is still to come, or one that came waits for a turn."""
+        return not self._discarding and (not self.exchanges or self._behind)
 
     # -- as a protocol -----------------------------------------------------------------------------------------------
 

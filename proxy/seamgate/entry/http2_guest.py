@@ -91,6 +91,11 @@ class Http2Guest:
         """Whether no request is under way and every answer has gone out."""
         return not self._streams and not self.core.stream_count
 
+    @property
+    def awaited(self) -> bool:
+        """Whether its first request is still to come, or one that came waits for a turn."""
+        return not self._discarding and (not self.exchanges or self._behind)
+
     # -- as a protocol -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
@@ -373,11 +378,17 @@ class Http2Guest:
                 exchange.fail(GuestProtocolError("the guest does not read its answer", reason=Reason.GUEST_TIMEOUT))
 
     def drain(self, *, patient: bool = False) -> None:
-        """The gateway stops: take no new stream, close once those under way are over; end WebSockets."""
+        """The gateway stops: take no new stream, close once those under way are over; end WebSockets.
+
+        `patient`: only say so. A guest that has not heard it yet may open streams; none of them is refused.
+        """
         for stream in list(self._streams.values()):
             if stream.websocket is not None:
                 stream.websocket.on_drain()
-        self.core.go_away(NO_ERROR)
+        if patient:
+            self.core.warn()
+        else:
+            self.core.go_away(NO_ERROR)
         self.flush()
 
     def revoke(self, verdict: Verdict) -> None:

@@ -126,6 +126,7 @@ class OpaqueStream(asyncio.Protocol):
         """The stream is there: wait for its first byte, not forever."""
         self._transport = transport
         self._common.undecided.add(self)
+        self._common.connections.opening.add(self)
         self._share.spend(ACCEPT)
         full = self._common.connections.too_many(self._guest.id)
         if full is not None:
@@ -207,6 +208,7 @@ class OpaqueStream(asyncio.Protocol):
 
     def _decided(self) -> None:
         self._common.undecided.discard(self)
+        self._common.connections.opening.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -93,6 +93,7 @@ class SocksStream(asyncio.Protocol):
             self._record(deny("too many connections", reason=Reason.OVERLOADED))
             return
         entry.greeting.add(self)
+        entry.streams.connections.opening.add(self)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(entry.streams.seam.limits.head_timeout_s, self._late)
 
@@ -194,6 +195,7 @@ class SocksStream(asyncio.Protocol):
 
     def _over(self) -> None:
         self._entry.greeting.discard(self)
+        self._entry.streams.connections.opening.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

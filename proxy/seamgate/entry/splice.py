@@ -131,6 +131,11 @@ class Splice:
     def __repr__(self) -> str:
         return f"<Splice {self._id} {self._target.authority} up={self._up_bytes} down={self._down_bytes}>"
 
+    @property
+    def awaited(self) -> bool:
+        """No: it is no request."""
+        return False
+
     def take(self, transport: Any, first: bytes = b"") -> None:
         """Take a guest's stream over, with what was read of it, and begin."""
         seam = self._seam

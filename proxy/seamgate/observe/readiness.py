@@ -36,7 +36,7 @@ def problems(gateway: Gateway) -> list[Problem]:
 
 def _problems(gateway: Gateway) -> Iterator[Problem]:
     seam, now = gateway.seam, gateway.seam.clock()
-    if seam.draining:
+    if seam.draining or seam.retiring:
         yield Problem("draining", "the gateway is stopping and takes no new request")
     if not seam.journal.healthy:
         yield Problem("audit_unavailable", "the audit log can't be written, so every request is refused")

@@ -16,6 +16,8 @@ SETTINGS: Final = 4
 PUSH_PROMISE: Final = 5
 PING: Final = 6
 GOAWAY: Final = 7
+MOST_STREAM: Final = (1 << 31) - 1
+"""The highest number of a stream: in a GOAWAY it says that none is refused yet. Source: RFC 9113 6.8"""
 WINDOW_UPDATE: Final = 8
 CONTINUATION: Final = 9
 

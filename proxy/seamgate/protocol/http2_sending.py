@@ -60,6 +60,7 @@ class Http2Sender:
         self.server = server
         self.going_away = False
         """Whether we said that no new stream is taken."""
+        self._warned = False
         self._guard = guard
         self._stream_window = stream_window
         self._connection_window = connection_window
@@ -192,6 +193,12 @@ class Http2Sender:
         stream.unconsumed = 0
 
     # -- streams and their ends ----------------------------------------------------------------------------------------
+
+    def warn(self) -> None:
+        """Say that soon no new stream will be taken: those that are on their way are (RFC 9113 6.8)."""
+        if not (self._warned or self.going_away):
+            self._warned = True
+            self._out.append(wire.write_goaway(wire.MOST_STREAM, wire.NO_ERROR))
 
     def go_away(self, code: int = wire.NO_ERROR) -> None:
         """Say that no new stream is taken; those that are open go on."""

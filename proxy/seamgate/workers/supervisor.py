@@ -30,7 +30,7 @@ from seamgate.observe.status import Status
 from seamgate.observe.work import Work, add_works, metrics_of, remains, work_of
 from seamgate.pipeline import Pipeline
 from seamgate.reloading import ReloadReport
-from seamgate.stopping import PATIENCE_S
+from seamgate.stopping import FIRST_REQUEST_S
 from seamgate.tasks import spawn
 from seamgate.upstream.dns_message import Outcome
 from seamgate.upstream.resolver import Answer
@@ -412,7 +412,7 @@ class Supervisor(Gateway):
             else:
                 member.kill()
         try:
-            async with asyncio.timeout(grace_s + STOP_S + (PATIENCE_S if self._retiring else 0)):
+            async with asyncio.timeout(grace_s + STOP_S + (FIRST_REQUEST_S if self._retiring else 0)):
                 await asyncio.gather(*[member.gone.wait() for member in self._members])
         except TimeoutError:
             log.warning("workers had to be killed at stop")
