@@ -98,8 +98,9 @@ async def test_streams_that_are_opened_before_goaway_arrives_are_answered() -> N
         async with retiring(lab):
             stream = await guest.begin("/late", ended=True)
             got = await guest.line.end()
-        said = [(kind, number) for kind, number in _frames(got) if kind in (wire.HEADERS, wire.GOAWAY)]
-        assert said == [(wire.GOAWAY, wire.MOST_STREAM), (wire.HEADERS, stream), (wire.GOAWAY, stream)]
+        said = list(_frames(got))  # the answer may come before the second GOAWAY or after it
+        assert [number for kind, number in said if kind == wire.GOAWAY] == [wire.MOST_STREAM, stream]
+        assert [number for kind, number in said if kind == wire.HEADERS] == [stream]
         await lab.audited(ANSWERED)
 
 
