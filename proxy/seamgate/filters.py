@@ -258,6 +258,17 @@ class Lookers(Filters):
         self._passed_bytes = 0
         self._left_bytes = 0  # of those that are not coded, so much of what was seen has left
 
+    def join(self, opened: list[tuple[str, Inspector]]) -> None:
+        """Put inspectors before those that are there; refuse ones that would have to look at coded bytes, too.
+
+        Raises:
+            UndecodableError: the body is coded, and one of them looks at what a coding carries beside the content: it
+                can't from here on.
+        """
+        if self._coded is not None and any(hasattr(inspector, "of_coded") for _, inspector in opened):
+            raise _not_from_here("request", Reason.BODY_UNDECODABLE)
+        super().join(opened)
+
     def feed(self, data: bytes) -> bytes:
         """Let the inspectors look at a piece; return what may go on of all that came."""
         if self._coded is None:

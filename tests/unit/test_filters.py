@@ -196,6 +196,17 @@ def test_what_waits_is_never_more_than_some_pieces(keep: int, coding: bytes) -> 
     assert bytes(out) + lookers.finish() == body
 
 
+def test_who_looks_at_coded_bytes_joins_no_coded_body() -> None:
+    """What came before is in the coding's own memory, and what stands beside the content was not looked at."""
+    coded = Lookers([("one", Holder(0))], open_decoder(b"gzip"), 1.0)
+    with pytest.raises(UndecodableError, match="can't be searched"):
+        coded.join([("two", Tail(1))])
+    coded.join([("three", Holder(0))])
+    plain = Lookers([("one", Holder(0))], None, 1.0)
+    plain.join([("two", Tail(1))])
+    assert (coded.names, plain.names) == (("three", "one"), ("two", "one"))
+
+
 @pytest.mark.parametrize("holder", [Holder(1000), Holder(0, b"more")])
 def test_who_only_looks_can_neither_add_nor_keep(holder: Holder) -> None:
     """Else the length upstream was told would be a lie."""
