@@ -131,7 +131,7 @@ def test_a_worker_lets_guests_nap(
     code = "import time\nfor n in range(2):\n    time.sleep(1)\n    print(n, flush=True)"
     with _worker(host, template, tmp_path) as (_, channel), closing(ring):
         message: dict[str, Any] = {"op": "start", "guest": 1, "pid": 2001, "argv": ["-c", code], "env": {}, "cwd": "/"}
-        message |= {"terminals": [], "stdin": False, "limits": asdict(Limits())}
+        message |= {"terminals": [], "stdin": False, "own_file": None, "limits": asdict(Limits())}
         channel.send(message, (*ring.handles(), write, write))
         told: list[dict[str, Any]] = []
         while not told or told[-1]["op"] != "ended":
