@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from seamgate.upstream.pool_key import PoolConfig
 from seamgate_bench import ground as grounds
 from seamgate_bench import lineup, load
 from seamgate_bench.adapters import envoy, seamgate
@@ -54,6 +55,13 @@ def test_only_a_client_without_a_proxy_holds_the_credential(ground: Ground) -> N
     direct = load.arguments(ground, load.Way("t2t", 4443, ground.ca_cert, holds_credential=True), demand)
     assert not [a for a in through if "the-secret" in a]
     assert direct[-2:] == ["--header", "x-api-key: the-secret"]
+
+
+def test_no_request_of_a_scenario_waits_for_a_session(ground: Ground, tmp_path: Path) -> None:
+    """The bench's one guest has as many as any scenario has at once: the others have no limit, or a lifted one."""
+    pool = seamgate.configuration(ground, tmp_path, 3128)["pool"]
+    most = max(scenario.connections for scenario in lineup.SCENARIOS)
+    assert min(pool.values()) * PoolConfig().guest_share >= most
 
 
 @pytest.mark.parametrize("rules", [1, 2, 100, 1000])
