@@ -194,15 +194,15 @@ class SessionPool:
         """Wait until one of the guest's own requests is done, then take its place."""
         since = _monotonic()
         future = bucket.shares.wait(guest)
+        message = f"this guest has its share of the sessions to {bucket.key.target.authority} in use"
+        timer = asyncio.get_running_loop().call_later(patience_s, bucket.shares.refuse, guest, future, message)
         try:
-            async with asyncio.timeout(patience_s):
-                await future
-        except (TimeoutError, asyncio.CancelledError) as error:
+            await future
+        except asyncio.CancelledError:
             bucket.shares.give_up(guest, future)
-            if isinstance(error, TimeoutError):
-                message = f"this guest has its share of the sessions to {bucket.key.target.authority} in use"
-                raise UpstreamError(message, reason=Reason.UPSTREAM_BUSY) from None
             raise
+        finally:
+            timer.cancel()
         left_s = max(0.0, patience_s - (_monotonic() - since))
         return await self._claimed(self._acquire(bucket, addresses, guest, left_s, fresh=fresh), bucket, guest)
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from seamgate.errors import Reason, UpstreamError
+
 
 class Waiter:
     """One request that waits.
@@ -112,7 +114,7 @@ class Shares:
 
     def give_up(self, guest: str, future: asyncio.Future[None]) -> None:
         """Stop waiting. If it was let through at that very moment, the next one is."""
-        if future.done() and not future.cancelled():
+        if future.done() and not future.cancelled() and future.exception() is None:
             self.leave(guest)
             return
         gate = self._gates.get(guest)
@@ -120,6 +122,12 @@ class Shares:
             gate.remove(future)
             if not gate:
                 del self._gates[guest]
+
+    def refuse(self, guest: str, future: asyncio.Future[None], message: str) -> None:
+        """End a wait that was too long. Called by a plain timer, which costs less than `asyncio.timeout`."""
+        if not future.done():
+            self.give_up(guest, future)
+            future.set_exception(UpstreamError(message, reason=Reason.UPSTREAM_BUSY))
 
     def leave(self, guest: str) -> None:
         """One of a guest's is done: the next that waits takes its place."""

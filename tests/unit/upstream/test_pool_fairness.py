@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from seamgate.errors import ConnectFailed, Reason, UpstreamError
 from seamgate.flow import Guest
-from seamgate.upstream.pool_queue import FairQueue, Waiter
+from seamgate.upstream.pool_queue import FairQueue, Shares, Waiter
 from support.pool import ONE, TWO, Asked, got, make, turn
 
 FLOOD, QUIET, THIRD = (Guest(name, group="x") for name in ("flood", "quiet", "third"))
@@ -171,3 +173,22 @@ async def test_an_idle_session_of_another_group_makes_room() -> None:
     await got(second)
     await turn()
     assert len(opener.open) == 1
+
+
+async def test_who_is_refused_or_let_through_is_counted_once() -> None:
+    """Also if its request is taken back, or its time is over, at the very moment."""
+    shares = Shares()
+    assert shares.enter("a", 1)
+    late = shares.wait("a")
+    shares.refuse("a", late, "too late")
+    shares.give_up("a", late)
+    assert not shares.enter("a", 1) and shares.waiting == 0
+    with pytest.raises(UpstreamError, match="too late"):
+        await late
+    early = shares.wait("a")
+    shares.leave("a")
+    shares.refuse("a", early, "too late")
+    await early
+    assert not shares.enter("a", 1)
+    shares.give_up("a", early)
+    assert not shares
