@@ -18,7 +18,7 @@ from seamgate.headers import Headers, apply_amendment, field_problem, join_heade
 from seamgate.hookspecs import Inspector
 from seamgate.pipeline import Pipeline, PluginStats
 from seamgate.plugin_time import SLOW_PART, Toll
-from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder
+from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder, open_to_look
 from seamgate.protocol.pieces import SMALL_BYTES
 from seamgate.protocol.whole import check_coding, check_not_partial, message_coding
 from seamgate.protocol.work import DECODED_SHIFT
@@ -428,23 +428,16 @@ def open_request_filters(
 
 
 def _decoder_to_look(headers: Headers) -> Decoder | None:
-    """Return what takes the codings off; None also for one that is not known, which is looked at as it is.
-
-    Such a coding may be a mere framing (`aws-chunked`), and no rule reads the body: else it would be denied.
+    """Return what takes the codings off; None also where none is known: no rule reads the body, else it'd be denied.
 
     Raises:
-        UndecodableError: it is not known, and there are compressed messages below it, or it is no name (`gzip;q=1`), in
-            which a lenient server may see one that is.
+        UndecodableError: they hide what they hold (`seamgate.protocol.coding.open_to_look`), or one is no name
+            (`gzip;q=1`), in which a lenient server may see one that is.
     """
     coding, messages = join_header(headers, b"content-encoding"), message_coding(headers)
     if coding is not None and not _CODINGS.match(coding):
         raise UndecodableError("the content coding is not a list of names", reason=Reason.BODY_UNDECODABLE)
-    try:
-        return open_decoder(coding, message_encoding=messages, reason=Reason.BODY_UNDECODABLE)
-    except UndecodableError:
-        if messages is not None:
-            raise
-        return None
+    return open_to_look(coding, message_encoding=messages)
 
 
 def joining(

@@ -15,7 +15,7 @@ async def test_a_coding_that_is_no_name_is_refused(coding: bytes) -> None:
         client = await lab.tunnel()
         answer = await client.ask("POST", "/x", b"content-encoding: " + coding, body=b"x")
         assert answer.reason == "body_undecodable"
-        assert (await client.ask("POST", "/x", b"content-encoding: aws-chunked,", body=b"x")).status == 200
+        assert (await client.ask("POST", "/x", b"content-encoding: foo,", body=b"x")).status == 200
         client.close()
         await lab.audited(f"POST /x deny body_undecodable {answer.status} denied", "POST /x allow allowed 200 complete")
 

@@ -26,6 +26,7 @@ import msgspec
 import zstandard
 
 from seamgate.errors import ProtocolError, Reason
+from seamgate.protocol.aws_chunked import AwsChunked, BrokenFramingError
 
 MAX_STACKED = 3
 """More codings on one body than anyone sends; each layer multiplies what a bomb can do."""
@@ -138,6 +139,11 @@ class Decoder:
         self.size_in_bytes += len(data)
         return self._checked(self._through(data, 0)) if data else iter(())
 
+    @property
+    def layers(self) -> list[_Layer]:
+        """What takes off the codings, the outermost first."""
+        return self._layers
+
     def watch(self, make: Callable[[], _Watcher]) -> None:
         """Have the body looked at before each coding is taken off: names, comments and the like are in no content."""
         self._layers = [each for layer in self._layers for each in (_Watched(make()), layer)]
@@ -205,6 +211,9 @@ class Decoder:
             self._failed = True
             error.reason = self._reason
             raise
+        except BrokenFramingError as error:
+            self._failed = True
+            raise UndecodableError(str(error), reason=self._reason) from error
         except (zlib.error, brotli.error, zstandard.ZstdError) as error:
             self._failed = True
             raise UndecodableError("the body is not what its Content-Encoding says", reason=self._reason) from error
@@ -252,6 +261,32 @@ def open_decoder(
         shown = unknown[0][:40].decode("ascii", "replace")
         raise UndecodableError(f"the content coding {shown!r} is not known", reason=reason)
     return Decoder([*[_LAYERS[name]() for name in reversed(wanted)], *messages], caps, reason)
+
+
+def open_to_look(content_encoding: bytes | None, *, message_encoding: bytes | None = None) -> Decoder | None:
+    """Open a decoder for a request's body that goes on as it came, to have its content searched; arguments as above.
+
+    `aws-chunked` is taken off first, wherever the list names it: S3's clients write it in front. None also for codings
+    of which none is known: nobody here can say what they hold, and the body is searched as it is.
+
+    Raises:
+        UndecodableError: known codings beside others, or more than are taken off: they hide what an upstream may read.
+    """
+    names = [name.strip(b" \t").lower() for name in (content_encoding or b"").split(b",")]
+    rest = [name for name in names if name != _AWS_CHUNKED]
+    try:
+        decoder = open_decoder(b",".join(rest), message_encoding=message_encoding, reason=Reason.BODY_UNDECODABLE)
+    except UndecodableError:
+        if message_encoding is not None or not _LAYERS.keys().isdisjoint(rest):
+            raise
+        decoder = None
+    if len(rest) == len(names):
+        return decoder
+    if len(names) - len(rest) > 1:
+        raise UndecodableError("the body says aws-chunked twice", reason=Reason.BODY_UNDECODABLE)
+    return Decoder(
+        [AwsChunked(), *([] if decoder is None else decoder.layers)], Caps(MAX_REQUEST_RATIO), Reason.BODY_UNDECODABLE
+    )
 
 
 def narrow_accept_encoding(value: bytes | None) -> bytes:
@@ -425,6 +460,7 @@ class _Messages:
         yield b""
 
 
+_AWS_CHUNKED = b"aws-chunked"
 _PREFIX_BYTES = 5
 _COMPRESSED = 1
 
