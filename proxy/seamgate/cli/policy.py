@@ -22,7 +22,7 @@ from seamgate.cli.counting import counted
 from seamgate.cli.policy_covers import coverage, coverage_lines
 from seamgate.config import load_config
 from seamgate.credentials.config import CredentialConfig
-from seamgate.credentials.unbound import find_unbound
+from seamgate.credentials.unbound import find_unbound, find_unknown_methods
 from seamgate.document import read_text
 from seamgate.errors import ConfigError
 from seamgate.flow import BodyState, Guest, Request
@@ -502,9 +502,11 @@ def lint(files: tuple[Path, ...], config: Path | None, strict: bool, as_json: bo
     """
     policies = read_policies(_policy_paths(files, config))
     Evaluator(policies)
+    credentials = _credentials(files, config)
     findings = [
         *find_lint(policies, time.time(), public_suffixes),
-        *find_unbound(policies, _credentials(files, config)),
+        *find_unbound(policies, credentials),
+        *find_unknown_methods(credentials, str(config or _DEFAULT_CONFIG)),
     ]
     if as_json:
         click.echo(json.dumps([msgspec.structs.asdict(each) for each in findings]))

@@ -21,7 +21,7 @@ from seamgate.cli.commands import EXIT_MISSING, EXIT_USAGE
 from seamgate.cli.policy import finding_line
 from seamgate.config import Config, load_config
 from seamgate.credentials.placeholders import PlaceholderIndex
-from seamgate.credentials.unbound import find_unbound
+from seamgate.credentials.unbound import find_unbound, find_unknown_methods
 from seamgate.entry.identity import Identities
 from seamgate.errors import ConfigError, PrerequisiteMissing, SeamgateError
 from seamgate.exposure import find_exposure
@@ -58,7 +58,11 @@ def tell_whether_it_loads(path: Path, *, as_json: bool) -> None:
 
 def _findings(config: Config) -> list[Finding]:
     uvloop.run(check_config(config))
-    return [*find_unbound(read_policies(config.policies), config.credentials), *find_exposure(config)]
+    return [
+        *find_unbound(read_policies(config.policies), config.credentials),
+        *find_unknown_methods(config.credentials, config.source),
+        *find_exposure(config),
+    ]
 
 
 def _as_json(path: Path, findings: Sequence[Finding], error: SeamgateError | None) -> dict[str, Any]:

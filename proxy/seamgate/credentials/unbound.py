@@ -1,4 +1,4 @@
-"""Finds rules that select a credential which can go with none of the requests that they allow.
+"""Finds rules that select a credential which can go with none of the requests that they allow, and misspelt methods.
 
 Such a rule allows nothing: whatever it lets through is denied with `credential_unbound`. Called by `policy
 lint`, `policy check` and `serve --check`, which know both policies and credentials. Pure.
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from seamgate.credentials.config import CredentialConfig
 from seamgate.policy.lint import Finding
 from seamgate.policy.meeting import hosts_meet, paths_meet
+from seamgate.policy.methods import unknown_methods
 from seamgate.policy.model import Match, Policy
 from seamgate.policy.patterns import parse_host, parse_path
 
@@ -31,6 +32,18 @@ def find_unbound(policies: Iterable[Policy], credentials: Mapping[str, Credentia
                     f" is denied; mend `credentials.{name}` or the rule"
                 )
                 yield Finding("credential-unbound", "warning", message, rule.source, rule.line, rule.id)
+
+
+def find_unknown_methods(credentials: Mapping[str, CredentialConfig], source: str) -> Iterator[Finding]:
+    """Return a warning for each method that a credential is bound to and that is not registered: hardly one is meant.
+
+    Args:
+        credentials: by name.
+        source: the configuration that they stand in.
+    """
+    for name, credential in credentials.items():
+        for message in unknown_methods(credential.methods or ()):
+            yield Finding("unknown-method", "warning", f"credentials.{name}: {message}", source, 0)
 
 
 def _apart(match: Match, credential: CredentialConfig) -> str:

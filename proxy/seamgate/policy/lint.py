@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from seamgate.policy.methods import unknown_methods
 from seamgate.policy.model import SCHEMES, Match, Policy, Rule
 from seamgate.policy.patterns import DEEP, HostPattern, PathPattern, denies_path, literal_tail
 
@@ -81,6 +82,9 @@ def _rule_findings(rule: Rule, now: float, suffixes: GetSuffixes) -> Iterator[Fi
         yield _finding(rule, "expires-soon", f"expires in {days} days", "note")
     if not rule.reason:
         yield _finding(rule, "no-reason", "has no reason: the next reader will wonder", "note")
+    for match in (rule.match, *(each.match for each in rule.exemptions)):
+        for message in unknown_methods(match.methods or ()):
+            yield _finding(rule, "unknown-method", message)
     if rule.allows:
         yield from _allow_findings(rule, suffixes)
 

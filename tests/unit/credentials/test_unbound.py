@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from seamgate.credentials.config import CredentialConfig
-from seamgate.credentials.unbound import find_unbound
+from seamgate.credentials.unbound import find_unbound, find_unknown_methods
 from seamgate.policy.loader import parse_policy
 
 BOUND: dict[str, Any] = {
@@ -58,3 +58,11 @@ def test_only_what_can_never_be_is_found(what: str) -> None:
 def test_a_credential_for_everything_is_never_found() -> None:
     """Without methods and paths it is bound to all, and over http where it says so."""
     assert found({"hosts": ["api.example.com"], "schemes": ["http"]}, methods=None, paths=None, allow_http=True) == []
+
+
+def test_a_misspelt_method_of_a_credential_is_found() -> None:
+    """It is bound to what nobody sends; the place is the configuration and the credential's name."""
+    credential = msgspec.convert({**BOUND, "methods": ["PSOT", "PUT"]}, CredentialConfig)
+    (finding,) = find_unknown_methods({"k": credential}, "seamgate.yaml")
+    assert (finding.code, finding.severity, finding.source) == ("unknown-method", "warning", "seamgate.yaml")
+    assert finding.message == "credentials.k: the method PSOT is not in IANA's registry: did you mean 'POST'?"

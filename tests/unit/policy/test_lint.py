@@ -48,6 +48,9 @@ def test_a_good_policy_has_no_finding() -> None:
         ("- id: a\n  allow: {hosts: ['**.com']}", "top-level"),
         ("- id: a\n  allow: {hosts: ['*.*.com']}", "top-level"),
         ("- id: a\n  allow: {hosts: ['*.github.io']}", "public-suffix"),
+        ("- id: a\n  allow: {hosts: [a.test], methods: [FETCH]}", "unknown-method"),
+        ("- id: a\n  deny: {hosts: [a.test], methods: [delte]}", "unknown-method"),
+        ("- id: a\n  deny: {hosts: [a.test]}\n  except: {methods: [GETT]}", "unknown-method"),
         ("- id: a\n  allow: {hosts: ['*.a.test'], methods: [GET]}\n  credential: x", "credential-wildcard"),
         (
             "- id: a\n  allow: {hosts: [a.test], schemes: [http], methods: [GET]}\n  credential: x",
@@ -70,6 +73,17 @@ def test_a_good_policy_has_no_finding() -> None:
 def test_each_finding(rules: str, code: str) -> None:
     """The code is found, at the rule's line."""
     assert code in codes(rules)
+
+
+def test_a_misspelt_method_is_told_with_what_was_meant() -> None:
+    """By the rule's id and line; a registered method, however rare, is no finding, nor are read and write."""
+    rules = "- id: a\n  deny: {hosts: [a.test], methods: [DELTE, propfind, QUERY, read, write, ACME-SPECIAL]}"
+    found = [each for each in lint([load(rules)], NOW, public_suffixes) if each.code == "unknown-method"]
+    assert [(each.rule, each.severity, each.line) for each in found] == [("a", "warning", 5)] * 2
+    assert [each.message for each in found] == [
+        "the method ACME-SPECIAL is not in IANA's registry",
+        "the method DELTE is not in IANA's registry: did you mean 'DELETE'?",
+    ]
 
 
 @pytest.mark.parametrize(
