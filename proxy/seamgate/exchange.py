@@ -20,7 +20,7 @@ import msgspec
 
 from seamgate.answer import Answer, for_guests
 from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, Decision, Outcome
-from seamgate.errors import NotProcessed, Reason, SeamgateError, UpstreamError
+from seamgate.errors import NotProcessed, Reason, SeamgateError, UpstreamError, UpstreamProtocolError
 from seamgate.exchange_approach import NOTHING, Approach
 from seamgate.filters import join_request, looks_at, needs_whole, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Response, Step
@@ -231,7 +231,10 @@ class Exchange(Approach):
                 self._guest.send_informational(103, early.headers)
 
     def on_head(self, head: ResponseHead) -> None:
-        """The final response begins."""
+        """The final response begins. A 407 is the gateway's word to its guests: an upstream's never passes for it."""
+        if head.status == 407:
+            self.fail(UpstreamProtocolError("the upstream answered 407, which is a proxy's to say and not an origin's"))
+            return
         self._interim.stop()
         self._upload.forget()
         self._stage = RESPONDING

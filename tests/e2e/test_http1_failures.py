@@ -120,6 +120,19 @@ GARBAGE = {
 }
 
 
+@pytest.mark.parametrize("way", ["tunnel", "proxy", "base"])
+async def test_a_407_of_the_upstream_is_none_of_the_gateways(way: str) -> None:
+    """It would look like the gateway's own: a client would send its token anew, or drop it (RFC 9110 15.5.8)."""
+    login = b'HTTP/1.1 407 Login\r\nproxy-authenticate: Basic realm="x"\r\ncontent-length: 2\r\n\r\nno'
+    async with Lab(RawUpstream(says(login), tls=way != "proxy"), credential=False) as lab:
+        client: Client = await getattr(lab, way)()
+        for _ in range(2):
+            answer = await client.ask("GET", "/api/x" if way == "base" else "/x")
+            assert (answer.status, answer.reason, answer.whole) == (502, "upstream_protocol", True)
+            assert answer.header(b"proxy-authenticate") is None
+        await lab.audited(*["GET /x allow upstream_protocol 502 failed"] * 2)
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("what", GARBAGE)
 async def test_garbage_is_a_502(what: str, method: str) -> None:
