@@ -188,6 +188,24 @@ def test_the_summary_tells_what_was_denied(tmp_path: Path) -> None:
     assert f"seamgate audit tail {tmp_path / 'runs/run.jsonl'} --denied" in summary
 
 
+def test_without_a_terminal_two_lines_tell_what_was_denied(tmp_path: Path) -> None:
+    """Names that a namespace does not resolve count too, and the command that they name shows the reasons."""
+    urls = ("https://b.example/two", "http://a.example/one", "http://a.example/one")
+    journal = tmp_path / "runs/run.jsonl"
+    options = ("--isolation", "netns", "--allow", "c.example", "--audit", "runs/run.jsonl")
+    resolve = "import socket\ntry: socket.gethostbyname('d.example')\nexcept OSError: pass\n"
+    done = seamgate("run", *options, *_python(resolve + _ASK), *urls, home=tmp_path)
+    denied, where = done.stderr.splitlines()[-2:]
+    assert denied.startswith("seamgate: 4 requests denied: 2 x no_rule_matched GET a.example /one, ")
+    assert "1 x no_rule_matched CONNECT b.example" in denied
+    assert "1 x no_rule_matched RESOLVE d.example" in denied
+    assert where == f"seamgate: why: seamgate audit tail {journal} --denied"
+    shown = seamgate(*where.removeprefix("seamgate: why: seamgate ").split(), home=tmp_path)
+    assert (shown.returncode, shown.stdout.count("no_rule_matched")) == (0, 4), shown
+    silent = seamgate("run", "--no-summary", *options[:2], *_python(_ASK), urls[1], home=tmp_path)
+    assert silent.stderr == ""
+
+
 def test_a_run_can_be_silent(tmp_path: Path) -> None:
     """With --no-summary, standard error is the program's alone, so that scripts can use it."""
     done = seamgate("run", "--no-summary", *_python("print('hello')"), home=tmp_path, env={"ACME_TOKEN": "t" * 20})

@@ -22,7 +22,7 @@ from seamgate.cli.allow import allow_hosts
 from seamgate.cli.brokering import broker
 from seamgate.cli.isolation import Run, Voice, run_isolated
 from seamgate.cli.saying import explain, say, say_nothing
-from seamgate.cli.summary import render_summary, summarise, summary_json
+from seamgate.cli.summary import brief_summary, render_summary, summarise, summary_json
 from seamgate.config import BUILTIN_PLUGINS, Config, PluginSpec, load_config
 from seamgate.errors import ConfigError
 from seamgate.policy.files import read_policies
@@ -73,11 +73,21 @@ def run_under_own_gateway(asked: Asked, *, talkative: bool, quiet: bool) -> int:
         wanted = Run(config, labels, journal, asked.command, environ, asked.template, no_roots=str(no_roots))
         voice = Voice(say if talkative else say_nothing, say_nothing if quiet else say, say, explain)
         code = uvloop.run(_run(wanted, asked.isolation, voice))
-        if asked.as_json:
-            click.echo(json.dumps(summary_json(summarise(journal), journal)), err=True)
-        elif talkative:
-            click.echo(render_summary(summarise(journal), journal), err=True)
+        if asked.as_json or not quiet:
+            _tell_the_end(journal, as_json=asked.as_json, talkative=talkative)
     return code
+
+
+def _tell_the_end(journal: Path, *, as_json: bool, talkative: bool) -> None:
+    """Say what was denied; without a terminal only if anything was: curl, git and node do not print why."""
+    summary = summarise(journal)
+    if as_json:
+        click.echo(json.dumps(summary_json(summary, journal)), err=True)
+    elif talkative:
+        click.echo(render_summary(summary, journal), err=True)
+    else:
+        for line in brief_summary(summary, journal):
+            say(line)
 
 
 async def _run(wanted: Run, isolation: str, voice: Voice) -> int:

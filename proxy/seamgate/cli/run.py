@@ -60,7 +60,7 @@ from seamgate.observe.logging import LEVELS, configure_logging
     "--summary/--no-summary",
     default=None,
     help="Say at the start what is made of this run, at the end what was denied. [default: on a terminal; elsewhere "
-    "only what is withheld, or held less than by a microVM]",
+    "only what is withheld, held less than by a microVM, or denied]",
 )
 @click.option("--json", "as_json", is_flag=True, help="At the end, print the summary as one line of JSON instead.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)

@@ -15,6 +15,8 @@ from seamgate.cli.counting import counted
 
 _SHOWN = 5
 _LONGEST_MESSAGE = 160
+_NAMED = 3
+"""Kinds of denial in the line for those who have no terminal."""
 
 
 class Denial(msgspec.Struct, frozen=True):
@@ -85,6 +87,16 @@ def render_summary(summary: Summary, journal: Path) -> str:
         lines.append(f"         and {counted(hidden, 'more kind')}")
     lines.append(f"  every record: seamgate audit tail {journal}{' --denied' if summary.denied else ''}")
     return "\n".join(lines)
+
+
+def brief_summary(summary: Summary, journal: Path) -> list[str]:
+    """Return two lines for a log, without colours: what was denied and where its records are; none if nothing was."""
+    if not summary.denied:
+        return []
+    kinds = [f"{count} x {each.reason} {_short(printable(each.what))}" for each, count in summary.denials[:_NAMED]]
+    hidden = len(summary.denials) - _NAMED
+    told = ", ".join(kinds + ([counted(hidden, "more kind")] if hidden > 0 else []))
+    return [f"{counted(summary.denied, 'request')} denied: {told}", f"why: seamgate audit tail {journal} --denied"]
 
 
 def _short(text: str) -> str:
