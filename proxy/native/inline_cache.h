@@ -62,9 +62,10 @@ static int __attribute__((unused)) seamgate_has_no_dict(const PyTypeObject *type
     return type->tp_dictoffset == 0;
 }
 
-/* Return where the object of a slot's member stands, 0 if this is no such member. */
-static Py_ssize_t __attribute__((unused)) seamgate_slot_of(const PyObject *descriptor) {
-    if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type))
+/* Return where the object of a slot's member stands in this type, 0 if this is no such member: a class may have been
+ * given the descriptor of another, whose objects look different; that one raises. */
+static Py_ssize_t __attribute__((unused)) seamgate_slot_of(PyTypeObject *type, PyObject *descriptor) {
+    if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type) || !PyType_IsSubtype(type, PyDescr_TYPE(descriptor)))
         return 0;
     const PyMemberDef *member = ((const PyMemberDescrObject *)descriptor)->d_member;
     return member->type == T_OBJECT_EX && !(member->flags & ~READONLY) ? member->offset : 0;
@@ -77,7 +78,7 @@ static PyObject *__attribute__((noinline, unused)) seamgate_get_attr_slowly(
     /* Only immutable types of descriptors: how one binds may not change while the version of what it is in stays. */
     if (found != NULL && Py_TYPE(found)->tp_descr_get != NULL && !(Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
         (Py_TYPE(found)->tp_descr_set != NULL || seamgate_has_no_dict(type)))
-        seamgate_cache_remember(cache, type, name, found, seamgate_slot_of(found));
+        seamgate_cache_remember(cache, type, name, found, seamgate_slot_of(type, found));
     return (PyObject_GetAttr)(object, name);
 }
 

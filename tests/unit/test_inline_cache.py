@@ -111,6 +111,25 @@ def test_an_empty_slot(place: Any) -> None:
         del one.x  # type: ignore[attr-defined]
 
 
+def test_a_slot_of_another_class(place: Any) -> None:
+    """It raises each time, and never gives what the object has at that offset."""
+
+    class Borrower:
+        __slots__ = ("y",)
+        x = Slotted.__dict__["x"]
+
+    class Heir(Slotted):
+        __slots__ = ("y",)
+
+    one, heir = Borrower(), Heir()
+    one.y = "of y"  # type: ignore[attr-defined]
+    heir.x = "own"  # type: ignore[attr-defined]
+    for _ in range(3):
+        with pytest.raises(TypeError, match="'x' for 'Slotted' objects doesn't apply to a 'Borrower' object"):
+            place.get(one, "x")
+    assert [place.get(heir, "x") for _ in range(3)] == ["own"] * 3
+
+
 def test_a_class_that_changes(place: Any) -> None:
     """What a class gets, loses or inherits anew counts from then on."""
 
