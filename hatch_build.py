@@ -50,6 +50,7 @@ COMPILED = (
     "seamgate/plugin_time.py",
     "seamgate/policy/evaluation.py",
     "seamgate/policy/judging.py",
+    "seamgate/policy/kept.py",
     "seamgate/policy/overrides.py",
     "seamgate/protocol/fields.py",
     "seamgate/protocol/http1.py",

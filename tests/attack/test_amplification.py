@@ -45,16 +45,16 @@ async def test_long_paths_are_not_remembered() -> None:
     """No plan is kept for a path or an override that is long, allowed or denied; a sentence shows its beginning."""
     async with Lab(HttpUpstream(echo), rules=GETS, credential=False) as lab:
         client = await lab.tunnel()
-        plans = [each._plan_of for each in gc.get_objects() if isinstance(each, Evaluator) and "no-debug" in each.rules]
+        plans = [each._plans for each in gc.get_objects() if isinstance(each, Evaluator) and "no-debug" in each.rules]
         for number in range(20):
             long = f"{number}{'x' * (CACHED_SIZE + number)}"
             assert (await client.ask("GET", f"/no/{long}")).reason == "no_rule_matched"
             assert (await client.ask("GET", f"/ok/{long}")).status == 200
             header = f"x-original-url: /no/{long}".encode()
             assert (await client.ask("GET", "/ok/a", header)).reason == "no_rule_matched"
-        assert sum(each.cache_info().currsize for each in plans) == 0
+        assert sum(map(len, plans)) == 0
         assert (await client.ask("GET", "/no/short")).reason == "no_rule_matched"
-        assert sum(each.cache_info().currsize for each in plans) == 1
+        assert sum(map(len, plans)) == 1
         told = await lab.told()
         assert len(told) == 61
         assert sum("deny no_rule_matched 403 denied" in each for each in told) == 41

@@ -21,7 +21,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,6 +30,7 @@ from seamgate.flow import Guest, Request, Target
 from seamgate.policy.conditions import Condition, Outcome, View
 from seamgate.policy.explain import Explainer, ban_message, unknown_message
 from seamgate.policy.index import HostIndex, RuleSet, find_allows, find_denies
+from seamgate.policy.kept import Kept
 from seamgate.policy.model import Exemption, Layer, Match, Policy, Rule
 from seamgate.policy.overrides import Overrides, find_overrides, name_overrides
 from seamgate.policy.patterns import covers_as_allow, covers_readings, strict_readings
@@ -85,8 +86,7 @@ class Evaluator:
         self._shadow_explainer = Explainer(self._allows, self.shadow_layers, shadow=True)
         self._expiries = sorted({at for rule in self.rules.values() for at in _expiries(rule)})
         self._since = self._until = -math.inf  # of the span of time in which nothing expires; empty: not begun
-        self._plan_of = lru_cache(CACHED_PLANS)(self._plan)
-        self._connect_of = lru_cache(CACHED_TARGETS)(self._connect)
+        self._plans, self._connects = Kept(CACHED_PLANS), Kept(CACHED_TARGETS)
         self._allows_of = lru_cache(CACHED_TARGETS)(self._allows.find)
         self._denies_of = lru_cache(CACHED_TARGETS)(self._denies.find)
 
@@ -123,9 +123,16 @@ class Evaluator:
             return Decision(Verdict(Effect.DENY, error.reason, "", f"{error.message[0].upper()}{error.message[1:]}."))
         upgrade = request.upgrade
         method, path = request.method, request.path
-        plan_of = self._plan_of if _is_short(method, path, overrides) else self._plan
-        plan = plan_of(request.guest, request.target, method, path, upgrade, overrides)
-        found = plan if type(plan) is _Decision else self._decide(plan, request, View(request))  # type: ignore[arg-type]
+        plan: Any = None  # a Decision, or a Plan
+        if _is_short(method, path, overrides):
+            key = (request.target, method, path, upgrade, overrides)
+            plan = self._plans.get(request.guest, key)
+            if plan is None:
+                plan = self._plan(request.guest, request.target, method, path, upgrade, overrides)
+                self._plans.put(request.guest, key, plan)
+        else:
+            plan = self._plan(request.guest, request.target, method, path, upgrade, overrides)
+        found = plan if type(plan) is _Decision else self._decide(plan, request, View(request))
         return self._upgrade_refused(found, request, now) if upgrade else found
 
     def _upgrade_refused(self, found: Decision, request: Request, now: float) -> Decision:
@@ -146,7 +153,11 @@ class Evaluator:
         """
         if not self._since <= now < self._until:
             self._turn(now)
-        return self._connect_of(guest, target)
+        verdict: Verdict | None = self._connects.get(guest, target)
+        if verdict is None:
+            verdict = self._connect(guest, target)
+            self._connects.put(guest, target, verdict)
+        return verdict
 
     def _turn(self, now: float) -> None:
         """Forget what was worked out for another span of time."""
@@ -158,7 +169,9 @@ class Evaluator:
 
     def forget(self) -> None:
         """Empty the caches. Only memory and speed depend on them."""
-        for cached in (self._plan_of, self._connect_of, self._allows_of, self._denies_of):
+        self._plans.clear()
+        self._connects.clear()
+        for cached in (self._allows_of, self._denies_of):
             cached.cache_clear()
 
     def trace(self, request: Request, now: float) -> list[tuple[Rule, Outcome]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from seamgate.address import parse_authority
 from seamgate.errors import ConfigError, Reason, TargetError
 from seamgate.flow import BodyState, Guest, Target
 from seamgate.paths import canonical_path
-from seamgate.policy.evaluation import CACHED_SIZE, Evaluator
+from seamgate.policy.evaluation import CACHED_PLANS, CACHED_SIZE, CACHED_TARGETS, Evaluator
 from seamgate.verdict import Effect, Limits
 from unit.policy.ask import GUEST, NOW, judge, load, request
 
@@ -359,7 +360,7 @@ def test_long_paths_are_judged_as_short_ones_are() -> None:
         denied = evaluator.judge_request(request(f"GET https://a.test/no/{'x' * size}"), NOW)
         assert denied.reason is Reason.NO_RULE_MATCHED
         assert len(denied.message) < 2 * CACHED_SIZE
-    assert evaluator._plan_of.cache_info().currsize == 5
+    assert len(evaluator._plans) == 5
 
 
 def test_ids_are_unique_over_all_files() -> None:
@@ -376,6 +377,26 @@ def test_the_cache_never_changes_a_verdict() -> None:
     assert [evaluator.judge_request(request(line), NOW) for line in lines] == first
     evaluator.forget()
     assert [evaluator.judge_request(request(line), NOW) for line in lines] == first
+
+
+def test_one_guests_flood_leaves_anothers_plans_alone() -> None:
+    """However many distinct requests and hosts one guest asks for, what another asked for is not worked out again."""
+    evaluator, flood = Evaluator([load(ELSEWHERE)]), Guest("flood")
+    hot = request("GET https://a.test/pub/hot")
+    evaluator.judge_request(hot, NOW)
+    evaluator.judge_connect(hot.guest, hot.target, NOW)
+    key = (hot.target, "GET", "/pub/hot", "", ())
+    first = evaluator._plans.get(hot.guest, key), evaluator._connects.get(hot.guest, hot.target)
+    assert None not in first
+    for number in range(CACHED_PLANS + 1000):
+        asked = msgspec.structs.replace(hot, guest=flood, path=f"/pub/{number}")
+        assert evaluator.judge_request(asked, NOW).allowed
+    for number in range(CACHED_TARGETS + 1000):
+        evaluator.judge_connect(flood, parse_authority(f"h{number}.test", "https"), NOW)
+    kept = evaluator._plans.get(hot.guest, key), evaluator._connects.get(hot.guest, hot.target)
+    assert kept[0] is first[0] and kept[1] is first[1]
+    assert CACHED_PLANS // 8 < len(evaluator._plans) <= CACHED_PLANS // 4
+    assert CACHED_TARGETS // 8 < len(evaluator._connects) <= CACHED_TARGETS // 4
 
 
 def test_the_trace_names_every_rule_that_covers() -> None:
@@ -534,4 +555,4 @@ def test_overrides_do_not_fill_the_cache_with_what_a_guest_sends() -> None:
     for size in range(100, 200):
         asked = request("POST https://a.test/x", headers={"x-http-method": "x" * size})
         assert evaluator.judge_request(asked, NOW).allowed
-    assert evaluator._plan_of.cache_info().currsize == 1
+    assert len(evaluator._plans) == 1
