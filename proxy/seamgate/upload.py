@@ -252,7 +252,7 @@ class Upload:
     def _send_end(self, session: UpstreamSide, placeholders: PlaceholderIndex) -> None:
         if not self.length:
             return
-        if self.trailers and placeholders.left_over(self.trailers) is not None:
+        if self.trailers and placeholders.left_over_in_trailers(self.trailers) is not None:
             raise CredentialError("a placeholder stands in the trailers", reason=Reason.PLACEHOLDER_MISPLACED)
         if self.trailers:
             check_trailers(self.trailers, self.supplies)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fake_dns import FakeDns
+from seamgate.audit.record import Decision
 from support.client import Client
 from support.http2 import claimed, tunnel
 from support.http2_upstream import H2Upstream, Talk2
@@ -102,6 +103,59 @@ async def test_the_name_of_a_header_over_http2_is_searched() -> None:
         guest.close()
         (record,) = await claimed(one, 1)
         assert record.reason is not None and record.reason.value == "secret_leaving"
+
+
+@pytest.mark.parametrize("placeholder", ["sgph-key", "SGPH-Key", "x-sgph-nobody-y", "X-MINE.0000"])
+async def test_a_placeholder_in_a_name_goes_nowhere(placeholder: str) -> None:
+    """In the name of a header or trailer, in any case, to the host it is bound to and to others."""
+    async with odd_lab(credentials={"key": {"placeholder": "X-Mine.0000"}}) as one:
+        for host in ("api.test", "other.test"):
+            client = await one.tunnel(f"{host}:{one.upstream.port}")
+            answer = await client.ask("GET", "/", f"{placeholder}: 1".encode())
+            assert (answer.status, answer.reason) == (403, "placeholder_misplaced")
+            client.close()
+            client = await one.tunnel(f"{host}:{one.upstream.port}")
+            head = client.request("POST", "/t", b"transfer-encoding: chunked")
+            await client.send(head + b"1\r\na\r\n0\r\n" + f"{placeholder}: 1\r\n\r\n".encode())
+            answer = await client.answer("POST")
+            assert (answer.status, answer.reason) == (403, "placeholder_misplaced")
+            client.close()
+        await one.audited(
+            *["GET / deny placeholder_misplaced 403 denied", "POST /t deny placeholder_misplaced 403 denied"] * 2
+        )
+        assert placeholder.lower().encode() not in one.upstream.received.lower()
+
+
+@pytest.mark.parametrize("method", ["SGPH-KEY", "X-SGPH-NOBODY", "MY-OWN-PLACEHOLDER"])
+async def test_a_placeholder_in_the_method_goes_nowhere(method: str) -> None:
+    """It is as good there as anywhere: denied before anything is sent."""
+    async with odd_lab(credentials={"key": {"placeholder": "my-own-placeholder"}}) as one:
+        client = await one.tunnel()
+        answer = await client.ask(method, "/")
+        assert (answer.status, answer.reason) == (403, "placeholder_misplaced")
+        client.close()
+        await one.refused(f"{method} / deny placeholder_misplaced 403 denied")
+
+
+async def test_a_placeholder_in_a_name_over_http2_goes_nowhere() -> None:
+    """As over HTTP/1.1: in the name of a header, of a trailer, and in the method."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.body()
+        await talk.respond(200, b"")
+
+    async with OddLab(H2Upstream(app)) as one:
+        guest = await tunnel(one)
+        replies = [await guest.ask("/x", (b"x-sgph-key", b"1")), await guest.ask("/x", method="SGPH-KEY")]
+        stream = await guest.begin("/x", method="POST")
+        await guest.data(stream, b"a")
+        await guest.end(stream, [(b"sgph-key", b"1")])
+        replies.append(await guest.answer(stream))
+        assert [(each.status, each.reason) for each in replies] == [(403, "placeholder_misplaced")] * 3
+        guest.close()
+        records = await claimed(one, 3)
+        assert [str(each.reason) for each in records] == ["placeholder_misplaced"] * 3
+        assert all(each.verdict is Decision.DENY for each in records)
 
 
 @pytest.mark.parametrize(("escaped", "rule"), [(False, ALLOW_ALL), (True, WHEN_JSON)])

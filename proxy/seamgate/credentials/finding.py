@@ -10,6 +10,7 @@ import msgspec
 class Surface(StrEnum):
     """Where in a request something was found."""
 
+    METHOD = "method"
     HEADERS = "headers"
     PATH = "path"
     QUERY = "query"

@@ -30,7 +30,7 @@ _BASIC = re.compile(rb"(?i)\A(basic) +([A-Za-z0-9+/_-]+)=*\Z")
 class PlaceholderIndex:
     """All placeholders of a configuration."""
 
-    __slots__ = ("_any", "_any_or_basic", "_owners", "_pattern", "texts")
+    __slots__ = ("_any", "_any_or_basic", "_in_names", "_lower", "_owners", "_pattern", "texts")
 
     def __init__(self, credentials: Mapping[str, CredentialConfig]) -> None:
         self._owners: dict[bytes, str] = {}
@@ -38,12 +38,14 @@ class PlaceholderIndex:
             self._owners[default_placeholder(name).encode("ascii")] = name
             self._owners[shown_placeholder(name, config).encode("ascii")] = name
         self.texts = tuple(sorted(self._owners, key=lambda text: (-len(text), text)))
+        self._lower = {text.lower(): self._owners[text] for text in self.texts}
         default = DEFAULT_PLACEHOLDER_PREFIX.encode("ascii")
         quick = (default, *(text for text in self.texts if not text.startswith(default)))
         self._any = Needles(quick)
         self._any_or_basic = Needles(quick, (b"basic ",))
         # The bare prefix last: what only looks like a placeholder is one that nobody will swap.
         self._pattern = re.compile(b"|".join([*map(re.escape, self.texts), re.escape(default)]))
+        self._in_names = re.compile(b"|".join([*map(re.escape, map(bytes.lower, self.texts)), re.escape(default)]))
 
     def owner(self, text: bytes) -> str:
         """Return the name of the credential with this placeholder, or `UNKNOWN`."""
@@ -52,6 +54,10 @@ class PlaceholderIndex:
     def names_in(self, data: bytes) -> list[str]:
         """Return the credentials whose placeholders stand in the data, in order; `UNKNOWN` for an unowned one."""
         return [self.owner(found) for found in self._pattern.findall(data)]
+
+    def names_in_name(self, name: bytes) -> list[str]:
+        """Like `names_in`, for what is compared in lower case and given so: a field's name, a method."""
+        return [self._lower.get(found, UNKNOWN) for found in self._in_names.findall(name)]
 
     def names_in_value(self, value: bytes) -> list[str]:
         """Like `names_in`, for a header value: also inside Basic."""
@@ -68,6 +74,14 @@ class PlaceholderIndex:
         if inside is not None and name in self.names_in(inside):
             return b"Basic " + base64.b64encode(self.swap(inside, name, value))
         return self.swap(header_value, name, value)
+
+    def left_over_in_trailers(self, trailers: Headers) -> str | None:
+        """Like `left_over`, for what no search has seen: in the names of fields, too."""
+        for name, _ in trailers:
+            names = self.names_in_name(name)
+            if names:
+                return names[0]
+        return self.left_over(trailers)
 
     def left_over(self, headers: Headers, query: str | None = None) -> str | None:
         """Return the name of a credential whose placeholder stands in what is about to leave, else None.

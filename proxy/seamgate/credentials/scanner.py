@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -23,6 +24,9 @@ from seamgate.unquoting import unquote, unquote_json
 
 _REMEMBERED, _REMEMBERED_SIZE_BYTES = 1024, 1024
 """How many texts of each surface, up to which size, the findings are remembered for: some megabytes at most."""
+
+_COMMON_METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+"""Nothing stands in these; all others are looked into."""
 
 
 class RequestScanner:
@@ -50,7 +54,8 @@ class RequestScanner:
         self._in_headers: dict[tuple[bytes, bytes], tuple[Finding, ...]] = {}
         self._in_paths: dict[bytes, tuple[Finding, ...]] = {}
         # Basic and what is percent-encoded are always looked into; there are few such requests.
-        in_names = [form for form in lower if form not in needles]
+        # So does a placeholder; the prefix has no other case.
+        in_names = {form for form in (*lower, *map(bytes.lower, index.texts)) if form not in needles}
         self._head = Needles((prefix, *needles, *in_names), (b"basic ",), b"%")
         self._body = Needles(needles or (prefix,))
 
@@ -61,6 +66,8 @@ class RequestScanner:
         """Return whether `findings` is worth its time. Never False for a request that has findings."""
         if self._head.found_in(request.headers, True, (request.path, request.query)):
             return True
+        if request.method not in _COMMON_METHODS and self._look_in_method(request.method):
+            return True
         body = request.body
         return body is not None and self._body_suspicious(body)
 
@@ -69,6 +76,8 @@ class RequestScanner:
 
     def findings(self, request: Request) -> Iterator[Finding]:
         """Yield what stands in the request, real values before placeholders on each surface."""
+        if request.method not in _COMMON_METHODS:
+            yield from self._look_in_method(request.method)
         for field in request.headers:
             found = self._in_headers.get(field)
             yield from self._look_in_header(field) if found is None else found
@@ -85,10 +94,19 @@ class RequestScanner:
         """Return what stands in a body, or a message: real values and placeholders, in every spelling."""
         return list(self._in_body(body)) if self._body_suspicious(body) else []
 
+    def _look_in_method(self, method: str) -> list[Finding]:
+        """One in capitals is as good as the value: methods have no other letters."""
+        return self._in_name(Surface.METHOD, method.lower().encode("ascii", "replace"))
+
+    def _in_name(self, surface: Surface, name: bytes) -> list[Finding]:
+        found = [Finding(surface, owner, leaking=True) for form, owner in self._lower if form in name]
+        # Never swapped there.
+        return found + [Finding(surface, owner, encoded=True) for owner in self._index.names_in_name(name)]
+
     def _look_in_header(self, field: tuple[bytes, bytes]) -> tuple[Finding, ...]:
         name, value = field
-        named = [Finding(Surface.HEADERS, owner, leaking=True) for form, owner in self._lower if form in name]
-        found = (*named, *[msgspec.structs.replace(each, header=name) for each in self._in_header(value)])
+        each_found = (*self._in_name(Surface.HEADERS, name), *self._in_header(value))
+        found = tuple([msgspec.structs.replace(each, header=name) for each in each_found])
         if len(self._in_headers) >= _REMEMBERED:
             self._in_headers.clear()
         if len(name) + len(value) <= _REMEMBERED_SIZE_BYTES:
