@@ -53,6 +53,13 @@ NEED_DATA: Final = _NeedData()
 
 
 _NO_TRAILERS: Final = Trailers()
+
+_OTHER_PROTOCOLS: Final = {
+    b"\x16": "this is TLS, and the entry takes plain HTTP: the URL of the proxy begins with http://, not https://",
+    b"\x04": "this is SOCKS4, and the entry takes HTTP: the URL of the proxy begins with http://",
+    b"\x05": "this is SOCKS5, which has an entry of its own: the URL of this proxy begins with http://",
+}
+"""By the first byte, which is none of a method's. Source: RFC 8446 5.1 (handshake), SOCKS4 CONNECT, RFC 1928 3."""
 Event = RequestHead | ResponseHead | bytes | Trailers | _NeedData
 
 
@@ -322,6 +329,13 @@ class RequestReader(MessageReader):
 
     def _cut_reason(self) -> Reason:
         return Reason.GUEST_GONE
+
+    def _refuse_early(self) -> None:
+        """Say at once what is spoken here instead of HTTP: asked only where a head is not whole yet."""
+        other = _OTHER_PROTOCOLS.get(self._buffer[self._position : self._position + 1])
+        if other is not None:
+            raise self.error(other)
+        super()._refuse_early()
 
     def _parse(self, head: bytes) -> RequestHead:
         parsed = parse_request_head(head)
