@@ -10,7 +10,7 @@ import msgspec
 
 from seamgate import launch
 from seamgate.cli.kernel_needs import what_needs_a_kernel
-from seamgate.cli.microvm import NotPython, find_python, run_in_microvm
+from seamgate.cli.microvm import NotPython, find_python, run_in_microvm, template_files
 from seamgate.config import Config, parse_route
 from seamgate.entry.identity import make_guest
 from seamgate.entry.netns.guest import ADDRESSES, OWN_HOSTS, NetnsGuest
@@ -173,7 +173,7 @@ async def _in_namespace(run: Run, say: Callable[[str], None]) -> int:
             entry=private.entries.netns,
             routes=routes,
             hide=launch.secret_files(config, run.journal),
-            fix=launch.policy_files(config),
+            fix=[*launch.policy_files(config), *template_files()],
             on_ready=lambda: say(
                 "isolation netns: the program has a network namespace of its own, in which there is only the gateway"
             ),

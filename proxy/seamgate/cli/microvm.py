@@ -7,6 +7,7 @@ Python and its template, what it may see of the files, its environment, and how 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -55,6 +56,19 @@ def path_of_template(name: str) -> Path:
     from seamgate_vmm.template import path_of
 
     return path_of(name)
+
+
+def template_files() -> list[Path]:
+    """Return what no guest of another isolation may write: what microVMs are restored from. Makes its folder."""
+    try:
+        from seamgate_vmm.template import directory, names, path_of
+    except ImportError:  # where no microVM can be run, no template is read
+        return []
+    folder = directory()
+    with contextlib.suppress(OSError):  # where this user can't make it, a guest can't put anything there either
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # The first stands for the folder; the others are held by themselves where the program's command names one.
+    return [folder / "any", *[path_of(name) for name in names()]]
 
 
 def find_python(command: Sequence[str], template: str = "") -> PythonProgram:

@@ -77,12 +77,16 @@ def name_resolver() -> None:
 
 
 def trust(bundle: str) -> None:
-    """Put a file of PEM roots in place of the machine's, for clients that find no variable."""
+    """Put a file of PEM roots in place of the machine's, for clients that find no variable. It can't be written.
+
+    It is the gateway's own file: other guests trust it, it outlives this one, and the guest has its owner's user.
+    """
     if not _is(bundle, stat.S_ISREG):
         return
     for path in dict.fromkeys(os.path.realpath(store) for store in _TRUST_STORES):
         if _is(path, stat.S_ISREG):
             system.mount(bundle, path, flags=system.BIND)
+            system.make_read_only(path)
 
 
 def cover_sockets(paths: Iterable[str]) -> None:
