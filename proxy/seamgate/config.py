@@ -426,13 +426,13 @@ def _check(document: Document, written: ConfigFile) -> None:
         entry = getattr(entries, name)
         if entry is not None:
             _check_entry(document, written, name, entry)
-    _check_places(document, written)
     if not written.policies:
         raise document.error("no policy file is named, so nothing would be allowed: name one", "policies")
     if written.upstream_proxy is not None:
         proxy = written.upstream_proxy
         _translated(document, lambda: parse_proxy_url(proxy.url), "upstream_proxy", "url")
         _translated(document, lambda: OriginPatterns(proxy.direct), "upstream_proxy", "direct")
+    _check_places(document, written)
     if written.entries.kvm is not None:
         idle = written.entries.kvm.idle
         if idle.hibernate_s and not 0 < idle.park_s <= idle.hibernate_s:
@@ -465,7 +465,7 @@ def _check_entry(
 
 
 def _check_places(document: Document, written: ConfigFile) -> None:
-    """Refuse two listeners in one place: the second could not be opened."""
+    """Refuse two listeners in one place, since the second could not be opened, and one that is the upstream proxy."""
     entries = written.entries
     all_entries = {"proxy": entries.proxy, "base_url": entries.base_url, "socks5": entries.socks5, "dns": entries.dns}
     there = {f"entries.{name}": entry.listen for name, entry in all_entries.items() if entry is not None}
@@ -481,6 +481,22 @@ def _check_places(document: Document, written: ConfigFile) -> None:
                 message = f"{other} listens on {there[other]} already: give one of them another port"
                 raise document.error(message, *name.split("."), "listen")
         taken[name] = place
+    if written.upstream_proxy is not None:
+        proxy = parse_proxy_url(written.upstream_proxy.url)
+        for name, place in taken.items():
+            if _leads_to(place, proxy):
+                message = f"this is {name} of this gateway, to which all requests would come back: name another proxy"
+                raise document.error(message, "upstream_proxy", "url")
+
+
+def _leads_to(place: tuple[str, int], target: Target) -> bool:
+    """Whether a target is a listener, as far as it can be told without looking up names or interfaces."""
+    if target.port != place[1]:
+        return False
+    listener = ipaddress.ip_address(place[0])
+    names = ("127.0.0.1", "::1") if target.host == "localhost" else (target.host,) if target.is_address else ()
+    hosts = [host for host in map(ipaddress.ip_address, names) if host.version == listener.version]
+    return any(host == listener or (listener.is_unspecified and host.is_loopback) for host in hosts)
 
 
 def _meet(one: tuple[str, int], other: tuple[str, int]) -> bool:

@@ -81,6 +81,30 @@ def test_what_is_wrong_is_named_with_its_place(text: str, place: str, word: str)
     assert str(caught.value).startswith(f"seamgate.yaml:{place}")
 
 
+@pytest.mark.parametrize(
+    ("listen", "url", "is_own"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080", True),
+        ("127.0.0.1:8080", "https://localhost:8080", True),
+        ("[::1]:8080", "http://localhost:8080", True),
+        ("0.0.0.0:8080", "http://127.0.0.2:8080", True),
+        ("127.0.0.1:8080", "http://127.0.0.1:3128", False),
+        ("127.0.0.1:8080", "http://127.0.0.2:8080", False),
+        ("0.0.0.0:8080", "http://10.0.0.1:8080", False),
+        ("127.0.0.1:8080", "http://proxy.corp.example:8080", False),
+        ("127.0.0.1:0", "http://127.0.0.1:8080", False),
+    ],
+)
+def test_an_upstream_proxy_that_is_a_listener_of_its_own_is_refused(listen: str, url: str, is_own: bool) -> None:
+    """It would ask itself; what only a look-up can tell is denied at run time (`own_address`)."""
+    text = LEAST.replace("127.0.0.1:8080", listen) + f"upstream_proxy:\n  resolve: proxy\n  url: {url}\n"
+    if not is_own:
+        assert parse(text)
+        return
+    with pytest.raises(ConfigError, match=r"seamgate\.yaml:9:8: this is entries\.proxy of this gateway, to which"):
+        parse(text)
+
+
 def test_listeners() -> None:
     """address:port; port 0 is a free one; IPv6 in brackets."""
     assert split_listen("127.0.0.1:0") == ("127.0.0.1", 0)
