@@ -12,6 +12,7 @@ from seamgate.credentials.binding import Binding
 from seamgate.credentials.config import CredentialConfig
 from seamgate.errors import ConfigError
 from seamgate.flow import Guest, Request
+from support.overrides import METHOD_QUERIES
 
 
 def binding(**change: Any) -> Binding:
@@ -64,7 +65,7 @@ def test_methods_and_paths() -> None:
     [
         ("POST", "/v1/x", None, ((b"x-http-method-override", b"DELETE"),)),
         ("POST", "/v1/x", None, ((b"X_HTTP_Method".lower(), b"put"),)),
-        ("GET", "/v1/x", "_method=DELETE", ()),
+        *[("GET", "/v1/x", query, ()) for query in METHOD_QUERIES],
         ("GET", "/v1/x", None, ((b"x-original-url", b"/admin/keys"),)),
         ("GET", "/v1/x", None, ((b"x-rewrite-url", b"//admin"),)),
         ("GET", "/v1/a%EF%BC%8F..%EF%BC%8F..%EF%BC%8Fadmin", None, ()),

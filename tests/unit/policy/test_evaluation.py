@@ -13,6 +13,7 @@ from seamgate.flow import BodyState, Guest, Target
 from seamgate.paths import canonical_path
 from seamgate.policy.evaluation import CACHED_PLANS, CACHED_SIZE, CACHED_TARGETS, Evaluator
 from seamgate.verdict import Effect, Limits
+from support.overrides import METHOD_QUERIES
 from unit.policy.ask import GUEST, NOW, judge, load, request
 
 LLM = load("""
@@ -476,14 +477,13 @@ def test_an_allow_covers_a_path_in_each_reading(path: str, allowed: bool | None)
     assert allowed or "may read as another path" in verdict.message
 
 
-@pytest.mark.parametrize(
-    "query", ["_method=DELETE", "x=1&%5Fmethod=delete", "a=b;_METHOD=Delete", "_%6Dethod=%44ELETE"]
-)
+@pytest.mark.parametrize("query", METHOD_QUERIES)
 def test_a_ban_of_a_method_covers_a_parameter_that_asks_for_it(query: str) -> None:
     """Symfony, Laravel and others take `_method` from the query."""
     verdict = judge(load(NO_DELETE), f"POST https://a.test/x?{query}")
     assert (verdict.reason, verdict.rule) == (Reason.RULE_DENIED, "no-delete")
     assert judge(load(NO_DELETE), "POST https://a.test/x?method=DELETE&x_method=DELETE&q=_method%3DDELETE").allowed
+    assert judge(load(NO_DELETE), "POST https://a.test/x?a%5B_method%5D=DELETE&%C3%A9=DELETE").allowed
 
 
 ELSEWHERE = """
