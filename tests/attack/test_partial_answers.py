@@ -42,7 +42,9 @@ async def test_no_header_asks_for_a_part(name: str) -> None:
 PARTS = {
     "206": b"HTTP/1.1 206 Partial Content\r\ncontent-length: 6\r\n\r\nsk-liv",
     "content-range": ok(b"sk-liv", b"content-range: bytes 0-5/30"),
+    "x-content-range": ok(b"sk-liv", b"x-content-range: bytes 0-5/30"),
     "byteranges": ok(b"sk-liv", b"content-type: Multipart/ByteRanges; boundary=x"),
+    "x-byteranges": ok(b"sk-liv", b"content-type: multipart/x-byteranges; boundary=x"),
 }
 INSPECTED = {**ALLOW_ALL, "inspect": ["secrets"]}
 

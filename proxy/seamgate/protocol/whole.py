@@ -25,6 +25,8 @@ _OF_MESSAGES: Final = (b"grpc-encoding", b"connect-content-encoding")
 BODY_CODINGS: Final = (b"content-encoding", *_OF_MESSAGES)
 """By which a body is coded, as a whole or message by message."""
 _PARTIAL: Final = 206
+_PARTS: Final = (b"multipart/byteranges", b"multipart/x-byteranges")
+"""The second is the older name, by which some servers still answer. Source: RFC 9110 14.6."""
 _IM_USED: Final = 226
 _NOT_SATISFIABLE: Final = 416
 
@@ -50,8 +52,8 @@ def check_not_partial(status: int, headers: Headers) -> None:
     partial = status == _PARTIAL
     for name, value in headers:
         if name == b"content-type":
-            partial = partial or value.lower().startswith(b"multipart/byteranges")
-        elif name == b"content-range":
+            partial = partial or value.lower().startswith(_PARTS)
+        elif name == b"content-range" or name == b"x-content-range":
             partial = partial or status != _NOT_SATISFIABLE  # there it tells the size of the whole (RFC 9110 15.5.17)
     if partial:
         raise UndecodableError("the upstream sent a part of its answer, which was not asked for: see `allow_ranges`")
