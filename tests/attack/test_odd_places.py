@@ -105,6 +105,42 @@ async def test_the_name_of_a_header_over_http2_is_searched() -> None:
         assert record.reason is not None and record.reason.value == "secret_leaving"
 
 
+ESCAPED = ["\\u0039", "\\x39", "&#57;", "&#x39;"]
+
+
+@pytest.mark.parametrize("escape", ESCAPED)
+@pytest.mark.parametrize("rule", [ALLOW_ALL, WITH_KEY], ids=["elsewhere", "its own host"])
+async def test_a_value_of_which_one_character_is_escaped_is_found_in_the_head(
+    escape: str, rule: dict[str, Any]
+) -> None:
+    """As JSON or HTML writes it: in a header, inside of Basic, in the query and a trailer; such a path is no path."""
+    value = VALUE.replace("9", escape)
+    quoted = "".join(f"%{byte:02X}" if chr(byte) in "\\&#;" else chr(byte) for byte in value.encode())
+    async with odd_lab(rules=[rule]) as one:
+        await denied(one, await one.tunnel(), "GET", "/", b"x: " + value.encode())
+        inside = base64.b64encode(b"me:" + value.encode())
+        await denied(one, await one.tunnel(), "GET", "/", b"authorization: Basic " + inside)
+        await denied(one, await one.tunnel(), "GET", f"/?k={quoted}")
+        client = await one.tunnel()
+        head = client.request("POST", "/t", b"transfer-encoding: chunked")
+        await client.send(head + b"1\r\na\r\n0\r\n" + f"x: {value}\r\n\r\n".encode())
+        answer = await client.answer("POST")
+        assert (answer.status, answer.reason) == (403, "secret_leaving")
+        client.close()
+        await one.audited(*[f"GET {LEAVING}"] * 3, f"POST {LEAVING}")
+        assert one.upstream.received == b""
+
+
+async def test_a_head_with_escapes_of_other_characters_passes() -> None:
+    """What begins like an escape is no value yet."""
+    async with odd_lab() as one:
+        client = await one.tunnel()
+        answer = await client.ask("GET", "/?a=1&#x41;".replace("#", "%23"), b'x: "Not\\u0041;A=Brand\\"" &#65;')
+        assert answer.status == 200
+        client.close()
+        await one.audited("GET / allow allowed 200 complete")
+
+
 @pytest.mark.parametrize("placeholder", ["sgph-key", "SGPH-Key", "x-sgph-nobody-y", "X-MINE.0000"])
 async def test_a_placeholder_in_a_name_goes_nowhere(placeholder: str) -> None:
     """In the name of a header or trailer, in any case, to the host it is bound to and to others."""

@@ -28,6 +28,9 @@ _REMEMBERED, _REMEMBERED_SIZE_BYTES = 1024, 1024
 _COMMON_METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Nothing stands in these; all others are looked into."""
 
+_REFERENCE: Final = b"&#"
+"""How a character begins that is written as HTML writes it: a `&` alone stands in most queries."""
+
 
 class RequestScanner:
     """Searches for the placeholders of an index and for a set of real values."""
@@ -53,10 +56,10 @@ class RequestScanner:
         # A dictionary for headers and one for paths, because hashing an enumeration's member is slow.
         self._in_headers: dict[tuple[bytes, bytes], tuple[Finding, ...]] = {}
         self._in_paths: dict[bytes, tuple[Finding, ...]] = {}
-        # Basic and what is percent-encoded are always looked into; there are few such requests.
+        # Basic and what may be escaped (URL, JSON, HTML) is always looked into; there are few such requests.
         # So does a placeholder; the prefix has no other case.
         in_names = {form for form in (*lower, *map(bytes.lower, index.texts)) if form not in needles}
-        self._head = Needles((prefix, *needles, *in_names), (b"basic ",), b"%")
+        self._head = Needles((prefix, _REFERENCE, *needles, *in_names), (b"basic ",), b"%\\")
         self._body = Needles(needles or (prefix,))
 
     def __repr__(self) -> str:
@@ -127,7 +130,7 @@ class RequestScanner:
             yield from self._in_text(Surface.HEADERS, _spellings(value))
         else:
             # What base64 hides was decoded: an encoded placeholder is one that can be swapped.
-            yield from self._leaks(Surface.HEADERS, [value, inside])
+            yield from self._leaks(Surface.HEADERS, [value, *_spellings(inside)])
             yield from (Finding(Surface.HEADERS, name) for name in self._index.names_in(inside))
 
     def _in_body(self, body: bytes) -> Iterator[Finding]:
@@ -154,7 +157,14 @@ class RequestScanner:
 
 
 def _spellings(text: bytes) -> list[bytes]:
-    return [text, unquote(text)] if b"%" in text else [text]
+    """Return a text of the head, without its percent-encoding, and each of these without the escapes of JSON and HTML.
+
+    One after another, since JSON in a query stands percent-encoded.
+    """
+    texts = [text, unquote(text)] if b"%" in text else [text]
+    if b"\\" in texts[-1] or _REFERENCE in texts[-1]:
+        return [spelling for each in texts for spelling in _body_spellings(each)]
+    return texts
 
 
 def _body_spellings(body: bytes) -> Iterator[bytes]:
