@@ -22,6 +22,8 @@ from seamgate.flow import BodyState, Request
 from seamgate.policy.expressions import Expression, Fields, Unevaluable
 from seamgate.policy.folding import TextTooLong, fold_header, fold_text, parameter_readings
 from seamgate.policy.jsonbody import JsonRefused, check_declared, media_type, parse_json
+from seamgate.policy.overrides import Overrides
+from seamgate.policy.own import own_method, own_path, read_overrides
 from seamgate.policy.patterns import Glob
 from seamgate.unquoting import unquote_parameter
 
@@ -121,6 +123,11 @@ class View:
         """
         pairs = _parse_query(self.request.query or "", None)
         return [(each, value) for name, value in pairs for each in self.readings(name)]
+
+    @cached_property
+    def overrides(self) -> Overrides:
+        """What an origin may take instead of method and path. Raises Unevaluable: it can't be judged."""
+        return read_overrides(self.request)
 
     @cached_property
     def headers(self) -> Pairs:
@@ -265,11 +272,11 @@ def _read_json(view: View, wanted: Fields, _: Expression) -> Any:
 
 
 _READERS: dict[str, Any] = {
-    "method": lambda view, *_: view.request.method,
+    "method": lambda view, *_: own_method(view.request.method, view.overrides),
     "scheme": lambda view, *_: view.request.target.scheme,
     "host": lambda view, *_: view.request.target.host,
     "port": lambda view, *_: view.request.target.port,
-    "path": lambda view, *_: view.request.path,
+    "path": lambda view, *_: own_path(view.request.path, view.overrides),
     "query": lambda view, wanted, asker: _named(view.query, wanted, asker, view.readings, "parameter"),
     "headers": lambda view, wanted, asker: _read_headers(view, wanted, asker),
     "json": _read_json,

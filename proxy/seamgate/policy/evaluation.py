@@ -27,7 +27,7 @@ import msgspec
 
 from seamgate.errors import ConfigError, Reason, TargetError
 from seamgate.flow import Guest, Request, Target
-from seamgate.policy.conditions import Condition, Outcome, View
+from seamgate.policy.conditions import Condition, Outcome, View, WhenCondition
 from seamgate.policy.explain import Explainer, ban_message, unknown_message
 from seamgate.policy.index import HostIndex, RuleSet, find_allows, find_denies
 from seamgate.policy.kept import Kept
@@ -381,7 +381,12 @@ def _is_short(method: str, path: str, overrides: Overrides) -> bool:
 def _asks_readings(rule: Rule) -> bool:
     """Whether a rule depends on method or path, so that what may override them has to be looked at."""
     matches = (rule.match, *(each.match for each in rule.exemptions))
-    return any(match.methods is not None or match.paths is not None for match in matches)
+    return any(
+        match.methods is not None
+        or match.paths is not None
+        or any(isinstance(each, WhenCondition) and each.expression.needs_readings for each in match.conditions)
+        for match in matches
+    )
 
 
 def _covering(allows: tuple[Rule, ...], path: str, *, found: bool) -> tuple[Rule, ...]:

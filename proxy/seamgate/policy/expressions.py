@@ -69,6 +69,7 @@ class Expression:
         names: every name and text in it: keys of the request under another spelling of one are another reading.
         folded_names: the same, folded.
         needs_body: whether it names `request.json`.
+        needs_readings: whether it names the method or path, which an origin may read otherwise.
         max_values: how many values it may be given.
         max_chars: how many characters, in texts and keys.
     """
@@ -98,6 +99,7 @@ class Expression:
         self.max_values, self.max_chars = _budget(tokens, nesting)
         request = self.fields.get("request", {}) if self.fields is not None else None
         self.needs_body = request is None or "json" in request
+        self.needs_readings = request is None or "method" in request or "path" in request
 
     def evaluate(self, context: Mapping[str, Any]) -> bool:
         """Return the condition's value.

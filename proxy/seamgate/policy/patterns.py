@@ -326,6 +326,14 @@ def strict_readings(path: str) -> list[list[str]] | None:
     return readings
 
 
+@lru_cache(maxsize=8)
+def reads_alike(path: str) -> bool:
+    """Whether each of a canonical path's `strict_readings` is the path itself, folded."""
+    readings = strict_readings(path)
+    own = None if readings is None else _folded_segments(path.removeprefix("/"))
+    return readings is None or all(view == own for view in readings)
+
+
 def covers_as_allow(patterns: tuple[PathPattern, ...], path: str, readings: list[list[str]]) -> bool:
     """Whether an allow's patterns, of which one covers the path, cover its `strict_readings`, too, folded.
 
