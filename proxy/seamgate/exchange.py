@@ -20,12 +20,13 @@ import msgspec
 
 from seamgate.answer import Answer, for_guests
 from seamgate.audit.record import AuditBytes, AuditKind, AuditRecord, Decision, Outcome
-from seamgate.errors import NotProcessed, Reason, SeamgateError, UpstreamError, UpstreamProtocolError
+from seamgate.errors import NotProcessed, Reason, SeamgateError, TargetError, UpstreamError, UpstreamProtocolError
 from seamgate.exchange_approach import NOTHING, Approach
 from seamgate.filters import join_request, looks_at, needs_whole, open_request_filters
 from seamgate.flow import BodyState, Headers, Request, Response, Step
 from seamgate.headers import any_named
 from seamgate.outgoing import asks_for_part, make_head
+from seamgate.policy.overrides import find_overrides
 from seamgate.protocol.heads import ResponseHead
 from seamgate.protocol.whole import BODY_CODINGS
 from seamgate.revocation import denial_of_unsent, judge_sent, revoked
@@ -52,6 +53,15 @@ _Bytes: Final = AuditBytes
 _PENDING: Final = BodyState.PENDING
 # Safe or idempotent (RFC 9110 9.2): may be sent again if nothing of an answer came.
 _REPEATABLE: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
+
+
+def _stays_repeatable(request: Request) -> bool:
+    """Whether no header or parameter asks for a method that is not repeatable. Only asked before it is repeated."""
+    try:
+        overrides = find_overrides(request)
+    except TargetError:
+        return False
+    return not overrides or _REPEATABLE.issuperset(overrides[0])
 
 
 class Exchange(Approach):
@@ -274,7 +284,13 @@ class Exchange(Approach):
         if isinstance(error, NotProcessed) and self._upload.kept and self._stage == SENDING:
             self._again = NOT_PROCESSED
             self._stage_again(fresh=False)
-        elif self._upload.repeatable and session.waited and closed and self._stage == SENDING:
+        elif (
+            self._upload.repeatable
+            and session.waited
+            and closed
+            and self._stage == SENDING
+            and _stays_repeatable(self.request)
+        ):
             # The upstream closed an idle connection just as we used it (RFC 9112 9.3.1): once more, on a fresh one.
             self._again = SESSION_CLOSED
             self._stage_again()
