@@ -20,7 +20,7 @@ from seamgate.pipeline import Pipeline, PluginStats
 from seamgate.plugin_time import SLOW_PART, Toll
 from seamgate.protocol.coding import Decoder, UndecodableError, open_decoder, open_to_look
 from seamgate.protocol.pieces import SMALL_BYTES
-from seamgate.protocol.whole import check_coding, check_not_partial, message_coding
+from seamgate.protocol.whole import PlainMessages, check_coding, check_not_partial, message_coding, plain_messages
 from seamgate.protocol.work import DECODED_SHIFT
 from seamgate.turns import Share
 from seamgate.verdict import Verdict
@@ -46,6 +46,7 @@ class Filters:
         changed_head: whether the inspectors returned other headers than they got: those of a request are judged again.
         reframes: whether the body may get another length on its way.
         share: of the guest in each turn, which what is decoded is counted to; None: to nobody's.
+        messages: looks at what the inspectors get; None where it is no row of messages that may not be compressed.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Filters:
         self._budget_ns = int(budget_s * 1e9)
         self.names = tuple(plugin for plugin, _ in inspectors)
         self.share: Share | None = None
+        self.messages: PlainMessages | None = None
         self.changed_head = False
         self.reframes = True
 
@@ -141,6 +143,8 @@ class Filters:
             self._toll.charge(spent_ns / 1e9, self._budget_s)
 
     def _through(self, data: bytes) -> bytes:
+        if self.messages is not None:
+            self.messages.look(data)
         for plugin, inspector in self._inspectors:
             if data:
                 data = self._pass(plugin, inspector, data)
@@ -397,6 +401,7 @@ def open_filters(
     coding = None if bodiless else join_header(headers, b"content-encoding")
     decoder = None if coding is None else open_decoder(coding, reason=reason)
     filters = Filters(opened, decoder, budget_s, stats, toll)
+    filters.messages = plain_messages(headers, reason)
     if decoder is not None:
         headers = apply_amendment(headers, (), _OF_THE_CODED_BODY)
     return filters, filters.head(headers)
@@ -423,6 +428,7 @@ def open_request_filters(
                 raise UndecodableError(message, reason=why)
             return open_filters(opened, request.headers, budget_s, stats=stats, toll=toll, reason=why)
     lookers = Lookers(opened, _decoder_to_look(request.headers), budget_s, stats, toll)
+    lookers.messages = plain_messages(request.headers, Reason.BODY_UNDECODABLE)
     # It must keep the head too: whatever it makes of it would be judged as a change.
     return lookers, lookers.head(request.headers)
 

@@ -133,3 +133,24 @@ async def test_messages_that_are_coded_one_by_one_are_refused(coding: bytes) -> 
         guest.close()
         (record,) = await claimed(lab, 1)
         assert record.reason is not None and record.reason.value == "response_undecodable"
+
+
+@pytest.mark.parametrize("kind", [b"application/grpc", b"application/grpc-web+proto"])
+@pytest.mark.parametrize("before", [b"", b"\0\0\0\0\1x"])
+async def test_a_message_that_is_compressed_though_no_header_says_so_is_refused(kind: bytes, before: bytes) -> None:
+    """An error by gRPC's own words; a lenient client may decompress it all the same."""
+    message = gzip.compress(VALUE)
+    body = before + b"\1" + len(message).to_bytes(4, "big") + message
+
+    async def app(talk: Talk2) -> None:
+        await talk.respond(200, body, [(b"content-type", kind)])
+
+    async with Lab(H2Upstream(app), rules=[WITH_KEY]) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/x")
+        await guest.end(stream)
+        reply = await guest.answer(stream)
+        assert message not in reply.body
+        guest.close()
+        (record,) = await claimed(lab, 1)
+        assert record.reason is not None and record.reason.value == "response_undecodable"

@@ -188,8 +188,38 @@ async def test_within_a_message_that_is_compressed_by_itself(what: str, piece_by
         assert record.reason is not None and record.reason.value == reason
 
 
-@pytest.mark.parametrize("coding", [b"gzip", b"identity", b"snappy"])
-async def test_messages_without_a_value_are_as_they_were(coding: bytes) -> None:
+PACKED = message(gzip.compress(VALUE))
+UNSAID = {
+    "the first": [PACKED],
+    "the second": [message(b"harmless", 0), PACKED],
+    "behind an empty one": [message(b"", 0), PACKED],
+}
+
+
+@pytest.mark.parametrize("what", UNSAID)
+@pytest.mark.parametrize("kind", [b"application/grpc", b"Application/gRPC-web+proto"])
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 1, 3])
+async def test_a_message_that_is_compressed_though_no_header_says_so(what: str, kind: bytes, piece_bytes: int) -> None:
+    """An error by gRPC's own words; nobody here can look into it, and a lenient server may."""
+
+    async def app(talk: Talk2) -> None:
+        await talk.given_up()
+
+    async with Lab(H2Upstream(app)) as lab:
+        guest = await tunnel(lab)
+        stream = await guest.begin("/p.S/Put", (b"content-type", kind), method="POST")
+        body = b"".join(UNSAID[what])
+        for place in range(0, len(body), piece_bytes):
+            await guest.data(stream, body[place : place + piece_bytes])
+        await guest.answer(stream)
+        assert PACKED not in lab.upstream.received
+        guest.close()
+        (record,) = await claimed(lab, 1)
+        assert record.reason is not None and record.reason.value == "body_undecodable"
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"identity", b"snappy", None])
+async def test_messages_without_a_value_are_as_they_were(coding: bytes | None) -> None:
     """Byte for byte, also in a coding that is not known where none of them is compressed, and after a pause."""
 
     async def app(talk: Talk2) -> None:
@@ -198,7 +228,7 @@ async def test_messages_without_a_value_are_as_they_were(coding: bytes) -> None:
     packed = message(gzip.compress(VALUE[:-1])) if coding == b"gzip" else message(b"plain", 0)
     async with Lab(H2Upstream(app)) as lab:
         guest = await tunnel(lab)
-        fields = ((b"content-type", b"application/grpc"), (b"grpc-encoding", coding))
+        fields = [(b"content-type", b"application/grpc"), *([] if coding is None else [(b"grpc-encoding", coding)])]
         stream = await guest.begin("/p.S/Put", *fields, method="POST")
         sent = [packed, message(b"", 0), message(VALUE[:-1], 0), packed[:9], packed[9:]]
         for number, piece in enumerate(sent, 1):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from seamgate.errors import Reason
 from seamgate.headers import Headers, any_named, join_header
 from seamgate.protocol.coding import UndecodableError
 
@@ -24,6 +25,8 @@ _CODED: Final = frozenset((b"grpc-encoding", b"connect-content-encoding", b"im")
 _OF_MESSAGES: Final = (b"grpc-encoding", b"connect-content-encoding")
 BODY_CODINGS: Final = (b"content-encoding", *_OF_MESSAGES)
 """By which a body is coded, as a whole or message by message."""
+_PREFIX_BYTES: Final = 5
+_COMPRESSED: Final = 1
 _PARTIAL: Final = 206
 _PARTS: Final = (b"multipart/byteranges", b"multipart/x-byteranges")
 """The second is the older name, by which some servers still answer. Source: RFC 9110 14.6."""
@@ -71,3 +74,46 @@ def check_coding(status: int, headers: Headers) -> None:
             coded = coded or (join_header(headers, name) or b"").strip().lower() not in (b"", b"identity")
     if coded:
         raise UndecodableError("the upstream coded its messages, though it was not told that it may (grpc-encoding)")
+
+
+class PlainMessages:
+    """Looks at the flags of a row of messages of gRPC of which no header says a coding: none may be compressed.
+
+    A byte of flags and four of the length stand before each. Source: gRPC's PROTOCOL-HTTP2.md (Compressed-Flag).
+    """
+
+    __slots__ = ("_left_bytes", "_prefix", "_reason")
+
+    def __init__(self, reason: Reason) -> None:
+        self._reason = reason
+        self._prefix = b""
+        self._left_bytes = 0  # of the message that is being read
+
+    def look(self, data: bytes) -> None:
+        """Look at the next piece of the body.
+
+        Raises:
+            UndecodableError: a message says that it is compressed, which gRPC calls an error.
+        """
+        place, size = 0, len(data)
+        while place < size:
+            if self._left_bytes:
+                step = min(self._left_bytes, size - place)
+                self._left_bytes -= step
+                place += step
+                continue
+            if not self._prefix and data[place] & _COMPRESSED:
+                raise UndecodableError("a message is compressed, and no grpc-encoding says how", reason=self._reason)
+            more = data[place : place + _PREFIX_BYTES - len(self._prefix)]
+            place += len(more)
+            self._prefix += more
+            if len(self._prefix) == _PREFIX_BYTES:
+                self._left_bytes, self._prefix = int.from_bytes(self._prefix[1:], "big"), b""
+
+
+def plain_messages(headers: Headers, reason: Reason) -> PlainMessages | None:
+    """Return what looks at a body of gRPC, or of gRPC-Web that is not base64, whose messages may not be compressed."""
+    kind = (join_header(headers, b"content-type") or b"").strip().lower()
+    if not kind.startswith(b"application/grpc") or kind.startswith(b"application/grpc-web-text"):
+        return None
+    return PlainMessages(reason) if message_coding(headers) is None else None
