@@ -26,7 +26,7 @@ from typing import NoReturn
 
 import msgspec
 
-from seamgate.entry.netns import confine, control, mounts, namespace, supervisor, system
+from seamgate.entry.netns import confine, control, devices, mounts, namespace, supervisor, system
 from seamgate.entry.netns.covers import Covers
 
 _FAILED = 3
@@ -134,7 +134,7 @@ def _prepare(order: Order, channel: socket.socket) -> bool:
         mounts.name_resolver()
         mounts.trust(order.trust)
         mounts.cover_sockets(paths)
-        mounts.cover_disks()
+        devices.own_devices()
         mounts.cover_folders(order.covers.empty, order.covers.shown)
         mounts.fix(order.covers.fixed)
         mounts.fix_kernel()

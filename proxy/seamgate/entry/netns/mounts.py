@@ -3,8 +3,8 @@
 Called by the launcher in its new mount namespace. A network namespace does not hold unix sockets that have a path:
 name services would resolve names that policy denies, a container engine or a session manager would start programs
 outside. `supervisor` holds those; the ones that are known when the guest starts are covered as well, so that their
-services don't even hear that somebody tried. Covered are folders with the gateway's secrets (`covers`), and disks; and
-the kernel's own files can't be written.
+services don't even hear that somebody tried. Covered are folders with the gateway's secrets (`covers`); the kernel's
+own files can't be written; devices are the room of `devices`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _TRUST_STORES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-_DEVICES, _PROCESSES = "/dev", "/proc"
+_PROCESSES = "/proc"
 _OF_KERNEL: Final = frozenset(
     "binfmt_misc bpf cgroup cgroup2 configfs debugfs efivarfs fusectl pstore resctrl securityfs selinuxfs sysfs"
     " tracefs".split()
 )
+_CONTROL: Final = "/sys/"  # whatever is mounted there: a tmpfs holds control groups of the first kind
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 
 
@@ -96,14 +97,6 @@ def cover_sockets(paths: Iterable[str]) -> None:
             _cover(path)
 
 
-def cover_disks() -> None:
-    """Cover block devices: root, and whoever may read a disk, would find every file on it."""
-    for folder, _, names in os.walk(_DEVICES):
-        for name in names:
-            if _is(path := os.path.join(folder, name), stat.S_ISBLK):
-                _cover(path)
-
-
 def pin(folders: Iterable[str]) -> None:
     """Let nobody in here rename these folders: each is a mount of itself. Outer ones have to come first.
 
@@ -137,7 +130,8 @@ def fix(paths: Iterable[str]) -> None:
 def fix_kernel() -> None:
     """Let nobody in here write to the kernel's file systems but /proc (`fix_processes`): as root it would be heard."""
     for mounted in read_mounts():
-        if mounted.kind in _OF_KERNEL or (mounted.kind == "proc" and mounted.place != _PROCESSES):
+        of_kernel = mounted.kind in _OF_KERNEL or mounted.place.startswith(_CONTROL)
+        if of_kernel or (mounted.kind == "proc" and mounted.place != _PROCESSES):
             try:
                 system.make_read_only(mounted.place)
             except OSError as error:
