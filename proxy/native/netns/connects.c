@@ -106,9 +106,9 @@ static int look(int listener, struct call *call)
     return 0;
 }
 
-/* Have this thread interrupted once it has waited for too long. Left to fire: the next call for it moves it on, and who
- * waits for a report is not harmed. */
-static int set_timer(int signal_number)
+/* Have this thread interrupted each time that so long has passed (0: no more). Again and again, as the first time may
+ * pass before the call begins that is to be interrupted. Once this returned for 0, no signal of the timer is left. */
+static int set_timer(int signal_number, long period_ns)
 {
     static _Thread_local timer_t timer;
     static _Thread_local int is_there;
@@ -119,27 +119,29 @@ static int set_timer(int signal_number)
             return 0;
         is_there = 1;
     }
-    struct itimerspec patience = {.it_value.tv_nsec = PATIENCE_NS};
+    struct itimerspec patience = {.it_interval.tv_nsec = period_ns, .it_value.tv_nsec = period_ns};
     return timer_settime(timer, 0, &patience, NULL) == 0;
 }
 
 static void answer(int listener, uint64_t report, int code)
 {
     struct seccomp_notif_resp response = {.id = report, .error = -code};
-    ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response); /* fails where nobody waits any more: that is fine */
+    while (ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response) && errno == EINTR)
+        ; /* any other failure: nobody waits any more, and that is fine */
 }
 
+/* Whether the socket waits is not asked: the guest shares its flags, and could change them after the answer. */
 static enum outcome serve(int listener, int signal_number, struct call *call)
 {
     if (!look(listener, call))
         return FOR_PYTHON;
-    int flags = fcntl(call->copy, F_GETFL);
-    if (!(flags & O_NONBLOCK) && !set_timer(signal_number)) {
+    if (!set_timer(signal_number, PATIENCE_NS)) {
         close(call->copy);
         return FOR_PYTHON;
     }
     int code = connect(call->copy, (struct sockaddr *)&call->address, call->size) ? errno : 0;
-    if (code == EINTR && !(flags & O_NONBLOCK))
+    set_timer(signal_number, 0);
+    if (code == EINTR)
         return WAITS;
     close(call->copy);
     answer(listener, call->report.id, code);
