@@ -36,7 +36,7 @@ from seamgate.observe.readiness import loaded_policies
 from seamgate.observe.status import Status, status_of
 from seamgate.pipeline import Pipeline
 from seamgate.recording import AuditLog
-from seamgate.registry import SharedState, go_on, load_aside, load_plugins, load_values
+from seamgate.registry import LoadedPlugin, SharedState, go_on, load_aside, load_plugins, load_values, newest
 from seamgate.reloading import Prepared, ReloadCounts, ReloadReport, waiting_sections
 from seamgate.revocation import Revoked, bound_by, revoke
 from seamgate.seam import Seam
@@ -77,6 +77,7 @@ class Gateway:
         self._shared: SharedState | None = None
         self._clock = clock
         self._generation = 1
+        self._left: tuple[LoadedPlugin, ...] = ()  # the newest of each name before those in force
         self._journal: AuditLog
         self._authorities: Authorities | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -223,7 +224,7 @@ class Gateway:
     async def _load_secrets(self, pipeline: Pipeline) -> None:
         """Have values of credentials at hand before a request could meet one that is not known."""
         now = self.seam.pipeline
-        await load_values(pipeline.plugins, () if pipeline is now else now.plugins)
+        await load_values(pipeline.plugins, () if pipeline is now else newest(self._left, now.plugins))
 
     def _make_parent(self, config: Config) -> Parent | None:
         if config.upstream_proxy is None:
@@ -432,7 +433,8 @@ class Gateway:
     def _swap(self, new: Prepared) -> None:
         seam, config, pipeline = self.seam, new.config, new.pipeline
         pipeline.go_on_counting(seam.pipeline)
-        go_on(seam.pipeline.plugins, pipeline.plugins)
+        self._left = newest(self._left, seam.pipeline.plugins)
+        go_on(self._left, pipeline.plugins)
         pipeline.see_off((*seam.pipeline.departed, *self._roster.take(new.guests)))
         if self.guest_pool is not None:
             self.guest_pool.follow()

@@ -177,12 +177,17 @@ def load_plugins(
 
 
 def go_on(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> None:
-    """Let the plugins that take over go on from those of the generation before, where they have `go_on_from`."""
+    """Let the plugins that take over go on from the newest ones before, where they have `go_on_from`."""
     known = {each.name: each.plugin for each in before}
     for each in after:
         old, go_on_from = known.get(each.name), getattr(each.plugin, "go_on_from", None)
         if go_on_from is not None and type(old) is type(each.plugin):
             go_on_from(old)
+
+
+def newest(before: Iterable[LoadedPlugin], after: Iterable[LoadedPlugin]) -> tuple[LoadedPlugin, ...]:
+    """Return the newest plugin of each name: one that a reload takes away goes on in the one that brings it back."""
+    return tuple({each.name: each for each in (*before, *after)}.values())
 
 
 async def load_values(pipeline: Iterable[LoadedPlugin], before: Iterable[LoadedPlugin] = ()) -> None:

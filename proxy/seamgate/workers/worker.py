@@ -29,6 +29,7 @@ from seamgate.observe.logging import configure_logging
 from seamgate.observe.metrics import WorkMetrics
 from seamgate.observe.work import work_of
 from seamgate.pipeline import Pipeline
+from seamgate.registry import newest
 from seamgate.reloading import Prepared as PreparedConfig
 from seamgate.revocation import search_anew
 from seamgate.seam import Seam
@@ -117,7 +118,7 @@ class WorkerGateway(Gateway):
         """Look for values that another worker puts in; what comes before there is a pipeline waits in `heard`."""
         if not self._learns:
             return
-        for each in self.seam.pipeline.plugins:
+        for each in newest(self._left, self.seam.pipeline.plugins):  # one that was taken away may come back
             learn_values = getattr(each.plugin, "learn_values", None)
             if learn_values is not None and "secrets" in each.capabilities:
                 learn_values(message.origin, message.values, message.hosts)
