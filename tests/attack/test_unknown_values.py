@@ -124,6 +124,28 @@ async def test_another_command_of_a_reload_is_known_before_it_is_used() -> None:
         await lab.audited("POST /v1 allow allowed 200 complete", *looks)
 
 
+async def test_while_another_command_of_a_reload_fails_no_older_value_stands_in_for_it() -> None:
+    """None is put in, and no answer passes: that may hold a value of the new source. Nor does the old one leave."""
+    async with Lab(HttpUpstream(Dashboard(ROTATED)), rules=[WITH_POST, OTHERS]) as lab:
+        client = await lab.tunnel()
+        await client.ask("POST", "/v1", b"content-length: 0")
+        lab._settings = {"credentials": {"key": {"source": {"file": None, "command": ["/bin/false"]}}}}
+        await reload(lab)
+        answer = await client.ask("POST", "/v1", b"content-length: 0")
+        assert (answer.status, answer.reason) == (503, "credential_unavailable")
+        answer = await last_key(client)
+        assert (answer.status, answer.reason) == (503, "credential_unavailable")
+        answer = await client.ask("GET", "/x?" + SECRET)
+        assert (answer.status, answer.reason) == (403, "secret_leaving")
+        client.close()
+        await lab.audited(
+            "POST /v1 allow allowed 200 complete",
+            "POST /v1 deny credential_unavailable 503 denied",
+            "GET /debug deny credential_unavailable 503 denied",
+            "GET [withheld] deny secret_leaving 403 denied",
+        )
+
+
 @pytest.mark.parametrize("hosts", [["elsewhere.test"], None])
 async def test_a_host_that_a_credential_was_bound_to_repeats_it_in_vain(hosts: list[str] | None) -> None:
     """Bound elsewhere by a reload, or gone: the host has the value all the same."""

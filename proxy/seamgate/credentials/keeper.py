@@ -341,7 +341,7 @@ class Keeper:
             refuse = partial(self._refuse_in_body, request)
             return LeakGuard(leaving.now(), probe, renew=leaving.now, refuse=refuse)
         redaction = self._redaction.get(request.target.host)
-        if redaction is None or redaction.version != self._known.version:
+        if redaction is None or redaction.missing or redaction.version != self._known.version:
             redaction = self._redaction_of(request.target)
         if redaction.missing:
             self._refuse_unknown(redaction.missing[0], request.target)
@@ -354,12 +354,18 @@ class Keeper:
         """Return what to take out of the answers of a host, by what is known now."""
         known = self._known
         names, allow_ranges = known.bound_to(target)
-        missing = tuple([name for name in names if name in known.expected and not known.has(name)])
+        missing = tuple([name for name in names if self._is_missing(name)])
         made = _Redaction(LiveSet(known, target), not allow_ranges, missing, known.version)
         if len(self._redaction) >= _HOSTS_REMEMBERED:
             self._redaction.clear()
         self._redaction[target.host] = made
         return made
+
+    def _is_missing(self, name: str) -> bool:
+        """Return whether a value may come that nobody knows: those of the source before a reload tell nothing of it."""
+        ours = self.credentials.get(name)
+        unknown = not self._known.has(name) if ours is None else not ours.source.known
+        return unknown and name in self._known.expected
 
     def _refuse_unknown(self, name: str, target: Target) -> None:
         """Let no answer pass that may hold a value which nobody here knows, and ask for it.
