@@ -24,6 +24,7 @@ from seamgate.pipeline import Pipeline
 from seamgate.turns import Shares
 from seamgate.upload import HeldBytes
 from seamgate.upstream.addresses import AddressPermit
+from seamgate.upstream.ahead import DoneAhead
 from seamgate.upstream.connect import Connector
 from seamgate.upstream.destination import OwnAddresses, check_destination
 from seamgate.upstream.parent import VIA_PROXY
@@ -106,6 +107,7 @@ class Seam:
         guest_alpn: what guests are offered within TLS, in order of preference.
         held: what is in memory of requests' bodies, and how much may be.
         shares: of each guest in what one turn of the loop does.
+        lookups_ahead: of names, for tunnels on which nothing was asked yet.
         begin_later: where the journal is another process's (`seamgate.workers`): writes ahead, and calls each `GoOn`
             when that is acknowledged. None: the journal's `begin_all` does it at once.
         draining: whether the gateway stops: what is asked now is refused.
@@ -150,6 +152,7 @@ class Seam:
         self.draining = self.retiring = False
         self.held = HeldBytes(limits.held_bytes)
         self.shares = Shares()
+        self.lookups_ahead = DoneAhead()
         self.requests_total = 0
         self.denied_total = 0
         self.repeated = {SESSION_CLOSED: 0, NOT_PROCESSED: 0}

@@ -33,7 +33,6 @@ from seamgate.revocation import revoked
 from seamgate.seam import IsBound, Seam
 from seamgate.signing import Authorities
 from seamgate.streams import Receiver, TlsStream, Transport
-from seamgate.tasks import spawn
 from seamgate.verdict import Effect, Verdict, denial_of, deny
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -311,9 +310,12 @@ class Tunnel:
 
     def _preconnect(self) -> None:
         """Use the time of the guest's handshake; whatever fails here, its request will meet and report."""
-        pool, generation = self._seam.pool, self._seam.pipeline.generation
-        if pool.preconnects and not pool.has_idle(self._target, self._guest, generation):
-            spawn(self._warm(), name=f"preconnect {self._target.authority}", on_error=_ignore)
+        pool, generation, ahead = self._seam.pool, self._seam.pipeline.generation, self._seam.lookups_ahead
+        if not pool.preconnects or pool.has_idle(self._target, self._guest, generation):
+            return
+        if ahead.has_room(self._guest.id):
+            name = f"preconnect {self._target.authority}"
+            ahead.spawn(self._guest.id, self._warm(), name=name, on_error=_ignore)
 
     async def _warm(self) -> None:
         seam, target = self._seam, self._target

@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeAlias
 from seamgate.errors import Reason, SeamgateError, UpstreamError, UpstreamTimeout
 from seamgate.flow import Guest, Target
 from seamgate.tasks import spawn
+from seamgate.upstream.ahead import DoneAhead
 from seamgate.upstream.pool_key import PoolConfig, PoolKey
 from seamgate.upstream.pool_queue import Claim, FairQueue, Shares, Waiter
 from seamgate.upstream.session import Session
@@ -128,6 +129,7 @@ class SessionPool:
         self._found: dict[tuple[Target, str, int], _Bucket] = {}  # the same buckets, by what each request asks with
         self._origins: dict[Target, list[_Bucket]] = {}  # in the order of their turns
         self._closed = False
+        self._ahead = DoneAhead()
         self.opened_total = 0
         self.reused_total = 0
 
@@ -248,14 +250,18 @@ class SessionPool:
         return found if isinstance(found, Session | SessionStream) else await found
 
     def preconnect(self, target: Target, addresses: tuple[str, ...], guest: Guest, generation: int) -> None:
-        """Open a session in the background if none is idle: a request is likely to follow."""
+        """Open a session in the background if none is idle: a request is likely to follow.
+
+        Not where the guest has `MOST_AHEAD` of these under way.
+        """
         if self._closed:
             return
         bucket = self._bucket(target, guest, generation)
         if bucket.idle or bucket.shared or bucket.opening or not self._has_room(bucket):
             return
-        bucket.opening += 1
-        spawn(self._open_idle(bucket, addresses), name=f"preconnect {target.authority}")
+        if self._ahead.has_room(guest.id):
+            bucket.opening += 1
+            self._ahead.spawn(guest.id, self._open_idle(bucket, addresses), name=f"preconnect {target.authority}")
 
     @property
     def queue_timeout_s(self) -> float:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from seamgate.errors import ConnectFailed, Reason, UpstreamError
 from seamgate.flow import Guest, Target
 from seamgate.upstream import pool as pool_module
+from seamgate.upstream.ahead import MOST_AHEAD
 from support.pool import GUEST, ONE, OTHER, TARGET, TWO, Asked, got, make, turn
 from support.sessions import lose
 
@@ -331,6 +332,34 @@ async def test_preconnect_opens_one_and_only_where_none_is() -> None:
     opener.under_way[0].fail(ConnectFailed("no"))
     await turn()
     assert pool.counts == (1, 0, 0)
+
+
+async def test_one_guest_has_few_sessions_opened_ahead() -> None:
+    """What a guest has no room for is not opened; another one has its own room, and what ended or failed makes room."""
+    pool, opener = make()
+    for number in range(MOST_AHEAD + 10):
+        pool.preconnect(Target("https", f"n{number}.test", 443), (ONE,), GUEST, 1)
+    await turn()
+    assert len(opener.under_way) == MOST_AHEAD
+    pool.preconnect(OTHER, (ONE,), Guest("other", group="x"), 1)
+    await turn()
+    assert [each.target for each in opener.under_way[MOST_AHEAD:]] == [OTHER]
+    opener.under_way[1].finish()
+    opener.under_way[0].fail(ConnectFailed("no"))
+    await turn()
+    for number in range(MOST_AHEAD, MOST_AHEAD + 10):
+        pool.preconnect(Target("https", f"n{number}.test", 443), (ONE,), GUEST, 1)
+    await turn()
+    assert len(opener.under_way) == MOST_AHEAD + 1
+    refused = Target("https", f"n{MOST_AHEAD + 9}.test", 443)
+    assert not pool.has_idle(refused, GUEST, 1)
+    asked = Asked(pool, refused)
+    await turn()
+    opener.under_way[-1].finish()
+    await got(asked)
+    for opening in [*opener.under_way]:
+        opening.finish()
+    await turn()
 
 
 # -- any order of events -----------------------------------------------------------------------------------------------
