@@ -91,7 +91,7 @@ def keep_asking(place: Place, connections: int) -> None:
         line.setblocking(False)
         lines[line.fileno()] = line
         poll.register(line, select.EPOLLIN)
-    time.sleep(1)  # they are taken one a turn
+    time.sleep(1)  # they are taken a few a turn
     for line in lines.values():
         line.send(request)
     while True:

@@ -7,7 +7,9 @@ of tiny pieces, or many connections with an ordinary request, a handshake, or an
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import ssl
 from typing import Any
 
@@ -109,6 +111,20 @@ async def test_pipelined_requests_that_are_denied(turns: list[Share]) -> None:
         assert len(told) == PIECES + 1
         assert told.index(NEIGHBOUR) < PIECES // 2
         assert len(turns) > MANY
+
+
+async def test_a_listener_takes_several_connections_a_turn() -> None:
+    """So that who comes next waits a few turns behind those that came before it, not one for each of them."""
+    async with lab_of(HttpUpstream(echo)) as lab, contextlib.AsyncExitStack() as stack:
+        connections, place = lab.gateway.connections, lab.gateway.addresses["proxy"]
+        for _ in range(64):
+            stack.enter_context(socket.create_connection(place, timeout=10))
+        assert connections.open == 0
+        waited = 0
+        while connections.open < 64:
+            await asyncio.sleep(0)
+            waited += 1
+            assert waited < 32, connections.open
 
 
 CONNECTIONS = 40

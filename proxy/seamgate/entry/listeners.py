@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -30,6 +31,9 @@ from seamgate.upstream.destination import OwnAddresses
 from seamgate.upstream.forwarder import Forwarder
 
 BACKLOG: Final = 1024
+ACCEPTED: Final = 8
+"""Connections that a listener takes in one turn at most. A newcomer waits behind those that came before it: with one a
+turn, and each turn full of another guest's handshakes, it waited 64 turns behind 64 of them. Eight cost some 0.3 ms."""
 
 
 class Listeners:
@@ -92,7 +96,18 @@ class Listeners:
         place: dict[str, Any] = {"host": host, "port": port} if there is None else {"sock": there}
         server = await asyncio.get_running_loop().create_server(accept, **place, backlog=BACKLOG)
         self._of_entries[entry] = server
+        await self._accept_more(server.sockets[0], accept)
         return server
+
+    async def _accept_more(self, listener: socket.socket, accept: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Take connections from further descriptors of an open listener, so that one turn takes several.
+
+        libuv takes one a turn from each descriptor. Not where workers share a listener, or the first one that wakes
+        would have eight; nor within a guest's namespace, where nobody else waits, and there may be 1,500 of these.
+        """
+        for _ in range(ACCEPTED - 1):
+            again = socket.socket(fileno=os.dup(listener.fileno()))
+            self.servers.append(await asyncio.get_running_loop().create_server(accept, sock=again, backlog=BACKLOG))
 
     def _make_dns(self, entry: DnsEntry, seam: Seam, forwarder: Forwarder) -> DnsListener:
         guest = self._roster.guest(entry.guest, Isolation.PROXY)
