@@ -40,3 +40,22 @@ async def test_two_media_types_are_none(headers: list[bytes]) -> None:
         assert answer.status == 403
         client.close()
         await lab.refused(f"POST /x deny {answer.reason} 403 denied")
+
+
+JUDGED = [
+    {"id": "read", "allow": {**ALLOW_ALL["allow"], "json": {"action": "read"}}},
+    {"id": "no-delete", "deny": {"hosts": ["api.test"], "json": {"action": "delete"}}},
+]
+
+
+@pytest.mark.parametrize("rules", [JUDGED[:1], [ALLOW_ALL, JUDGED[1]]], ids=["allow", "deny"])
+@pytest.mark.parametrize("charset", [b"charset*=utf-8''utf-7", b"charset*0=utf; charset*1=-7", b"charset*0*=''utf-7"])
+async def test_a_charset_in_pieces_is_none(rules: list[dict[str, object]], charset: bytes) -> None:
+    """Some read `charset*` (RFC 2231) as the charset: to them this body's action is another one than was judged."""
+    body = b'{"action":"read","note":"+ACI-,+ACI-action+ACI-:+ACI-delete"}'
+    async with Lab(HttpUpstream(echo), rules=rules) as lab:
+        client = await lab.tunnel()
+        answer = await client.ask("POST", "/x", b"content-type: application/json; " + charset, body=body)
+        assert (answer.status, answer.reason) == (403, "unevaluable")
+        client.close()
+        await lab.refused("POST /x deny unevaluable 403 denied")

@@ -55,6 +55,9 @@ def media_type(content_types: Iterable[str]) -> tuple[str, list[str]]:
         if found is None:
             raise JsonRefused("its content-type can't be read")
         at = found.end()
+        if "*" in (found.group(1) or ""):
+            # RFC 2231: some take `charset*=` or `charset*0=` for the charset. No client of JSON sends any.
+            raise JsonRefused("its content-type has a parameter with an asterisk")
         if found.group(1) == "charset":
             charsets.append(found.group(2) or found.group(3))
     return kind, charsets

@@ -68,7 +68,7 @@ def _split(
     for name, value in fields:
         if name[:1] == b":":
             if ordinary or special or name not in pseudo or name in first:
-                raise error(f"the pseudo field {name[:20].decode('latin-1')!r} is unknown, repeated or out of place")
+                raise error("a pseudo field is unknown, repeated or out of place")  # unnamed: it may be a value
             first[name] = value
             continue
         if name not in _names_seen:
