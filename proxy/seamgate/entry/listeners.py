@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import uvloop
+
 from seamgate.config import Config, DnsEntry, split_listen
 from seamgate.descriptors import listener_at
 from seamgate.entry.connections import Connections
@@ -102,9 +104,12 @@ class Listeners:
     async def _accept_more(self, listener: socket.socket, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         """Take connections from further descriptors of an open listener, so that one turn takes several.
 
-        libuv takes one a turn from each descriptor. Not where workers share a listener, or the first one that wakes
-        would have eight; nor within a guest's namespace, where nobody else waits, and there may be 1,500 of these.
+        libuv takes one a turn from each descriptor; asyncio's own loop takes as many as wait. Not where workers share a
+        listener, or the first one that wakes would have eight; nor within a guest's namespace, where nobody else waits,
+        and there may be 1,500 of these.
         """
+        if not isinstance(asyncio.get_running_loop(), uvloop.Loop):
+            return
         for _ in range(ACCEPTED - 1):
             again = socket.socket(fileno=os.dup(listener.fileno()))
             self.servers.append(await asyncio.get_running_loop().create_server(accept, sock=again, backlog=BACKLOG))
